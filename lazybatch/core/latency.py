@@ -1,0 +1,103 @@
+"""Latency tables: NodeLatency(node, rows).
+
+Owns: `LatencyTable`, the profiled time of every node at every batch size, interpolated to a dense table.
+Must not know: how the numbers were measured, or the file they lie in (`lazybatch.profiles`).
+
+Between two profiled sizes the time is interpolated linearly. Beyond the largest it is extrapolated conservatively:
+along the last segment, but never cheaper per row than the largest profiled size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from lazybatch.errors import InvalidInput
+
+
+def _dense(sizes: Sequence[int], times_ns: Sequence[int], rows_max: int) -> tuple[int, ...]:
+    """Times for 0..rows_max rows; entry 0 is 0 so that the index is the number of rows."""
+    dense = [0]
+    for low, high, t_low, t_high in zip(sizes, sizes[1:], times_ns, times_ns[1:], strict=False):
+        dense += [t_low + (t_high - t_low) * (rows - low) // (high - low) for rows in range(low, high)]
+    dense.append(times_ns[-1])
+    last, t_last = sizes[-1], times_ns[-1]
+    slope = (t_last - times_ns[-2]) / (last - sizes[-2]) if len(sizes) > 1 else 0.0
+    for rows in range(last + 1, rows_max + 1):
+        dense.append(int(max(t_last + slope * (rows - last), t_last * rows / last)))
+    return tuple(dense[: rows_max + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyTable:
+    """Node x batch size -> nanoseconds (median, and a high quantile).
+
+    model: the model's name; nodes: its node names in order; batch_sizes: profiled sizes, increasing, starting at 1.
+    median_ns, high_ns: one tuple per node, one entry per profiled size.
+    provenance: model fingerprint, hardware, versions, threads, date: whatever the profiler recorded, as JSON values.
+
+    Raises `InvalidInput`, naming the node and the size, for holes, non-positive times or sizes out of order.
+    """
+
+    model: str
+    nodes: tuple[str, ...]
+    batch_sizes: tuple[int, ...]
+    median_ns: tuple[tuple[int, ...], ...]
+    high_ns: tuple[tuple[int, ...], ...]
+    provenance: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sizes = self.batch_sizes
+        if not self.nodes:
+            raise InvalidInput(f"latency table of {self.model!r}: no nodes")
+        if not sizes or sizes[0] != 1 or any(b <= a for a, b in zip(sizes, sizes[1:], strict=False)):
+            raise InvalidInput(f"latency table of {self.model!r}: batch sizes must increase from 1, got {list(sizes)}")
+        for kind, table in (("median", self.median_ns), ("high", self.high_ns)):
+            if len(table) != len(self.nodes):
+                raise InvalidInput(
+                    f"latency table of {self.model!r}: {len(table)} {kind} rows for {len(self.nodes)} nodes"
+                )
+            for name, times in zip(self.nodes, table, strict=True):
+                if len(times) != len(sizes):
+                    raise InvalidInput(
+                        f"latency table of {self.model!r}: node {name!r} has {len(times)} {kind} times "
+                        f"for {len(sizes)} batch sizes"
+                    )
+                for rows, time_ns in zip(sizes, times, strict=True):
+                    if not isinstance(time_ns, int) or time_ns <= 0:
+                        raise InvalidInput(
+                            f"latency table of {self.model!r}: node {name!r} at batch {rows}: "
+                            f"{kind} time {time_ns!r} is not a positive whole number of nanoseconds"
+                        )
+
+    def dense_ns(self, rows_max: int, *, high: bool = False) -> tuple[tuple[int, ...], ...]:
+        """Per node, the time of 0..rows_max rows (index = rows; index 0 is 0)."""
+        table = self.high_ns if high else self.median_ns
+        return tuple(_dense(self.batch_sizes, times, rows_max) for times in table)
+
+    def node_ns(self, node: int, rows: int) -> int:
+        """NodeLatency(node, rows): median time of node number ``node`` with ``rows`` rows."""
+        return _dense(self.batch_sizes, self.median_ns[node], rows)[rows]
+
+    def whole_ns(self, rows: int) -> int:
+        """Time of the whole graph at one batch size: the sum over its nodes (Algorithm 1, lines 3-5)."""
+        return sum(self.node_ns(node, rows) for node in range(len(self.nodes)))
+
+    def remaining_ns(self, rows: int = 1) -> tuple[int, ...]:
+        """Per cursor 0..len(nodes), the time from there to the end at one batch size; the last entry is 0."""
+        times = [self.node_ns(node, rows) for node in range(len(self.nodes))]
+        return tuple(accumulate(reversed(times), initial=0))[::-1]
+
+    def best_rows(self, rows_max: int) -> int:
+        """The batch size of the highest throughput among 1..rows_max (the smallest of equals)."""
+        return max(range(1, rows_max + 1), key=lambda rows: (rows / self.whole_ns(rows), -rows))
+
+    @classmethod
+    def uniform(
+        cls, model: str, nodes: int, fixed_ns: int, per_row_ns: int, batch_sizes: Sequence[int]
+    ) -> LatencyTable:
+        """A synthetic table S(b) = fixed + per_row * b over ``nodes`` equal nodes; for tests and simulations."""
+        times = tuple(max(1, (fixed_ns + per_row_ns * b) // nodes) for b in batch_sizes)
+        names = tuple(f"node{k}" for k in range(nodes))
+        return cls(model, names, tuple(batch_sizes), (times,) * nodes, (times,) * nodes, {"synthetic": True})

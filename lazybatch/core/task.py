@@ -1,0 +1,104 @@
+"""What the scheduler tells its driver.
+
+Owns: the frozen records that leave the core: `Task`, `Merge`, `Completion`, `Failure`, `Cancellation`, and the
+`Reason` every decision carries.
+Must not know: how any of it is carried out.
+
+Tuples rather than frozen dataclasses where a record is made on every dispatch: they are as immutable and several
+times cheaper to build.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Reason(str, Enum):
+    """Why a dispatch was what it was. The texts are what `stats()` and traces show."""
+
+    CONTINUE = "continue"
+    """The active sub-batch goes on to its next node."""
+    START_SERIAL = "start: one at a time"
+    START_ALONE = "start: this row cannot join others"
+    START_FULL = "start: batch is full"
+    START_WINDOW = "start: window of the oldest row ended"
+    START_IDLE = "start: processor is free"
+    START_DRAIN = "start: draining, no further row can come"
+    PREEMPT_SLACK = "preempt: newcomers catch up, slack allows it"
+    PREEMPT_LATE = "preempt: newcomers catch up, nobody left to protect"
+
+
+class Merge(NamedTuple):
+    """Sub-batch ``source`` ceases to exist; its rows now belong to ``target``. Both stand at the same node."""
+
+    model: str
+    target: int
+    source: int
+
+
+class Task(NamedTuple):
+    """Run one node of one sub-batch.
+
+    opened: ids of the requests this sub-batch starts with when this is its first node, else empty.
+    rows: live rows in the sub-batch; padded_rows: rows to execute (>= rows; more where only some sizes are allowed).
+    preempted: id of the sub-batch that was active at the last node boundary and has been parked for this one, or None.
+    """
+
+    model: str
+    sub_batch: int
+    node: int
+    rows: int
+    padded_rows: int
+    opened: tuple[int, ...]
+    preempted: int | None
+    reason: Reason
+
+
+class Completion(NamedTuple):
+    """What a finished task led to, in the order a driver must apply it: evicted, then finished or merges.
+
+    evicted: requests that were cancelled while the task ran; they leave the sub-batch now and have no result.
+    finished: requests whose last node this was. When any finish, the whole sub-batch is over.
+    merges: sub-batches to join now, in order.
+    """
+
+    evicted: tuple[int, ...] = ()
+    finished: tuple[int, ...] = ()
+    merges: tuple[Merge, ...] = ()
+
+
+class Failure(NamedTuple):
+    """What a failed task led to: its sub-batch is gone.
+
+    failed: requests that failed alone, for good. retried: requests back in the queue, to be run again one by one.
+    evicted: requests that were cancelled while the task ran.
+    """
+
+    failed: tuple[int, ...]
+    retried: tuple[int, ...]
+    evicted: tuple[int, ...]
+    merges: tuple[Merge, ...] = ()
+
+
+class Where(str, Enum):
+    """Where a request was when it was cancelled."""
+
+    QUEUED = "queued"
+    PARKED = "parked"
+    RUNNING = "running"
+    UNKNOWN = "unknown"
+
+
+class Cancellation(NamedTuple):
+    """The effect of a cancel.
+
+    QUEUED: gone from the queue. PARKED: gone from ``sub_batch``, the driver must evict its row there (and the
+    sub-batch is over when ``emptied``; then ``merges`` may follow). RUNNING: reported as evicted when the task
+    completes. UNKNOWN: already finished, nothing to do.
+    """
+
+    where: Where
+    sub_batch: int | None = None
+    emptied: bool = False
+    merges: tuple[Merge, ...] = ()
