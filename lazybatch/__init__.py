@@ -1,0 +1,1 @@
+"""lazybatch: node-level preemptive batching for DNN inference."""

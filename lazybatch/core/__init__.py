@@ -1,0 +1,1 @@
+"""The pure core: every scheduling decision, and nothing else (no clock, threads, frameworks or NumPy)."""

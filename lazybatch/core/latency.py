@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from lazybatch.errors import InvalidInput
 
@@ -51,7 +51,7 @@ class LatencyTable:
         sizes = self.batch_sizes
         if not self.nodes:
             raise InvalidInput(f"latency table of {self.model!r}: no nodes")
-        if not sizes or sizes[0] != 1 or any(b <= a for a, b in zip(sizes, sizes[1:], strict=False)):
+        if not sizes or sizes[0] != 1 or any(b <= a for a, b in pairwise(sizes)):
             raise InvalidInput(f"latency table of {self.model!r}: batch sizes must increase from 1, got {list(sizes)}")
         for kind, table in (("median", self.median_ns), ("high", self.high_ns)):
             if len(table) != len(self.nodes):

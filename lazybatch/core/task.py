@@ -10,11 +10,11 @@ times cheaper to build.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 
-class Reason(str, Enum):
+class Reason(StrEnum):
     """Why a dispatch was what it was. The texts are what `stats()` and traces show."""
 
     CONTINUE = "continue"
@@ -81,7 +81,7 @@ class Failure(NamedTuple):
     merges: tuple[Merge, ...] = ()
 
 
-class Where(str, Enum):
+class Where(StrEnum):
     """Where a request was when it was cancelled."""
 
     QUEUED = "queued"

@@ -1,0 +1,1 @@
+"""Running nodes on rows: gather, run, park, merge, scatter."""

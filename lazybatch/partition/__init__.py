@@ -1,0 +1,1 @@
+"""Model files become node graphs and runnable pieces."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 
 from lazybatch.core.graph import Node, NodeGraph
 from lazybatch.errors import ModelError
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     """How a boundary tensor relates to the rows of a sub-batch."""
 
     ROWS = "rows"
