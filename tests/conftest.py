@@ -1,0 +1,30 @@
+"""Settings of the whole suite.
+
+Owns: the Hypothesis profiles and the rule that GPU tests skip where no CUDA provider exists.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No timing is asserted anywhere: a slow machine must not fail a property.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("long", settings.get_profile("default"), max_examples=2000, stateful_step_count=100)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked gpu where ONNX Runtime has no CUDA provider."""
+    if not any(item.get_closest_marker("gpu") for item in items):
+        return
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        return
+    skip = pytest.mark.skip(reason="ONNX Runtime has no CUDA provider here")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(skip)
