@@ -26,7 +26,7 @@ class Kind(StrEnum):
     SHARED = "shared"
     """The same for every row of one signature: it depends on unbatched inputs and fixed sizes only."""
     SIZE = "size"
-    """Integers that are an affine function of the number of rows (a computed batch size): offset + slope * rows."""
+    """Integers computed from the number of rows: each element is a multiple of it or independent of it."""
     OPAQUE = "opaque"
     """Nothing proven. Only in partitions that are not joinable."""
 
@@ -36,6 +36,8 @@ class Boundary:
     """One boundary tensor. dtype is NumPy's name ("float32", "int64", "bool", "object" for strings).
 
     axis: the axis rows lie on, for ROWS; None otherwise.
+    proportional: for SIZE, per element in flat order: whether the element is a fixed multiple of the number of rows
+    (True) or does not depend on it (False). So a value seen at n rows gives the value at any other number of rows.
     dims: declared shape where known: an int, or None where it varies (batch axis included); None if rank is unknown.
     """
 
@@ -44,6 +46,7 @@ class Boundary:
     kind: Kind
     axis: int | None = None
     dims: tuple[int | None, ...] | None = None
+    proportional: tuple[bool, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
