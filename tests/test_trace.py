@@ -1,0 +1,240 @@
+"""The trace writer: what it draws, and that the file can always be read."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lazybatch.core.graph import NodeGraph
+from lazybatch.core.request import Request
+from lazybatch.core.task import Merge, Reason, Task
+from lazybatch.errors import InvalidInput
+from lazybatch.metrics import Observers, Outcome
+from lazybatch.trace import TraceWriter
+
+GRAPH = NodeGraph.chain("m", ["conv", "fc"])
+
+
+def task(
+    sub_batch: int,
+    node: int,
+    opened: tuple[int, ...] = (),
+    rows: int = 1,
+    preempted: int | None = None,
+    model: str = "m",
+) -> Task:
+    """One node run."""
+    reason = Reason.CONTINUE if preempted is None else Reason.PREEMPT_SLACK
+    return Task(model, sub_batch, node, rows, rows, opened, preempted, reason)
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    """The file, parsed."""
+    parsed = json.loads(path.read_text())
+    assert isinstance(parsed, list)
+    return parsed
+
+
+def preempt_and_merge(writer: TraceWriter) -> None:
+    """Request 1 runs a node, request 2 preempts it, catches up, merges; both finish."""
+    first, second = Request(1, "m", 1_000), Request(2, "m", 2_500, deadline_ns=5_000)
+    writer.arrived(1_000, first)
+    start = task(1, 0, opened=(1,))
+    writer.opened(2_000, start)
+    writer.dispatched(2_000, 3_001, start)
+    writer.arrived(3_001, second)
+    catch_up = task(2, 0, opened=(2,), preempted=1)
+    writer.opened(3_100, catch_up)
+    writer.preempted(3_100, catch_up)
+    writer.dispatched(3_100, 4_100, catch_up)
+    writer.merged(4_100, Merge("m", target=1, source=2))
+    last = task(1, 1, rows=2)
+    writer.dispatched(4_200, 6_000, last)
+    writer.exited(6_000, first, Outcome.COMPLETED, 2_000)
+    writer.exited(6_000, second, Outcome.COMPLETED, 3_100)
+
+
+def check_format(found: list[dict[str, Any]]) -> None:
+    """What the Trace Event Format asks of every event, and that begins and ends pair and nest."""
+    bars: dict[tuple[int, int], list[str]] = {}
+    spans: Counter[tuple[str, str, str]] = Counter()
+    for event in found:
+        assert {"ph", "name", "pid", "tid", "ts"} <= event.keys()
+        track = (event["pid"], event["tid"])
+        match event["ph"]:
+            case "B":
+                bars.setdefault(track, []).append(event["name"])
+            case "E":
+                assert bars[track].pop() == event["name"]
+            case "b":
+                spans[event["cat"], event["id"], event["name"]] += 1
+            case "e":
+                spans[event["cat"], event["id"], event["name"]] -= 1
+            case "X":
+                assert event["dur"] >= 0
+                assert len(bars[track]) == 1, "a node runs inside exactly one sub-batch's bar"
+            case "i":
+                assert event["s"] == "t"
+            case "M":
+                assert event["args"]
+            case phase:
+                pytest.fail(f"unexpected phase {phase}")
+    assert not any(bars.values())
+    assert not any(spans.values())
+
+
+def test_preemption_and_merge(tmp_path: Path) -> None:
+    """A parked sub-batch and its catcher-up lie on two tracks; the merge ends one bar, the exit the other."""
+    path = tmp_path / "trace.json"
+    with TraceWriter(path, [GRAPH]) as writer:
+        preempt_and_merge(writer)
+    found = events(path)
+    check_format(found)
+    slices = [(e["name"], e["tid"], e["ts"], e["dur"], e["args"]["rows"]) for e in found if e["ph"] == "X"]
+    assert slices == [("conv", 1, 2, 1.001, 1), ("conv", 2, 3.1, 1, 1), ("fc", 1, 4.2, 1.8, 2)]
+    marks = [(e["name"], e["tid"], e["ts"]) for e in found if e["ph"] == "i"]
+    assert marks == [
+        ("arrival", 0, 1),
+        ("arrival", 0, 2.5),
+        ("preempted", 1, 3.1),
+        ("merged", 1, 4.1),
+        ("exit", 1, 6),
+        ("exit", 1, 6),
+    ]
+    reasons = [e["args"]["reason"] for e in found if e["name"] in ("preempted", "conv")]
+    assert reasons[1:] == [Reason.PREEMPT_SLACK.value] * 2
+    ends = {e["id"]: e["args"] for e in found if e["ph"] == "e" and e["name"].startswith("request")}
+    assert ends == {"1": {"outcome": "completed", "late": False}, "2": {"outcome": "completed", "late": True}}
+    queued = [(e["id"], e["ts"]) for e in found if e["ph"] == "e" and e["name"] == "queued"]
+    assert queued == [("1", 2), ("2", 3.1)]
+
+
+def test_tracks_are_reused_and_models_are_processes(tmp_path: Path) -> None:
+    """As many tracks as sub-batches were ever open at once, each model in a process of its own name."""
+    path = tmp_path / "trace.json"
+    with TraceWriter(path) as writer:
+        for number, model in enumerate(["m", "m", "other", "m"], start=1):
+            request, run = Request(number, model, number), task(number, 0, opened=(number,), model=model)
+            writer.arrived(number, request)
+            writer.opened(number, run)
+            writer.dispatched(number, number + 1, run)
+            writer.exited(number + 1, request, Outcome.COMPLETED, number)
+    found = events(path)
+    check_format(found)
+    assert {e["pid"]: e["args"]["name"] for e in found if e["name"] == "process_name"} == {1: "m", 2: "other"}
+    assert {(e["pid"], e["tid"]) for e in found if e["ph"] == "X"} == {(1, 1), (2, 1)}
+    assert {e["name"] for e in found if e["ph"] == "X"} == {"node 0"}, "without a graph a node is its number"
+
+
+def test_failed_node_requeues_its_rows(tmp_path: Path) -> None:
+    """After a failed node its rows wait again and are opened anew; outcomes and bars still pair."""
+    path = tmp_path / "trace.json"
+    both = [Request(1, "m", 0), Request(2, "m", 0)]
+    with TraceWriter(path, [GRAPH]) as writer:
+        for request in both:
+            writer.arrived(0, request)
+        start = task(1, 0, opened=(1, 2), rows=2)
+        writer.opened(1, start)
+        writer.dispatched(1, 5, start, failed=True)
+        for request in both:
+            alone = task(request.id + 1, 0, opened=(request.id,))
+            writer.opened(6, alone)
+            writer.dispatched(6, 8, alone, failed=request.id == 2)
+            writer.exited(9, request, Outcome.COMPLETED if request.id == 1 else Outcome.FAILED, 1)
+    found = events(path)
+    check_format(found)
+    ends = [e["args"]["outcome"] for e in found if e["ph"] == "e" and e["name"].startswith("request")]
+    assert ends == ["completed", "failed"]
+    assert sum(e["ph"] == "X" and e["args"].get("failed", False) for e in found) == 2
+
+
+def test_requests_that_never_run(tmp_path: Path) -> None:
+    """One cancelled in the queue ends its span; one rejected, never having arrived, is a mark."""
+    path = tmp_path / "trace.json"
+    with TraceWriter(path) as writer:
+        queued = Request(1, "m", 0)
+        writer.arrived(0, queued)
+        writer.exited(5, queued, Outcome.CANCELLED, None)
+        writer.exited(6, Request(2, "m", 6), Outcome.REJECTED, None)
+    found = events(path)
+    check_format(found)
+    assert [e["name"] for e in found if e["ph"] == "i"] == ["arrival", "rejected"]
+
+
+def test_valid_without_close(tmp_path: Path) -> None:
+    """A run that ends abruptly leaves valid JSON with all events up to the last flush."""
+    path = tmp_path / "trace.json"
+    writer = TraceWriter(path)
+    assert events(path) == []
+    for number in range(400):
+        writer.arrived(number, Request(number, "m", number))
+        if number % 100 == 0:
+            events(path)
+    before = len(events(path))
+    assert before >= 1_024
+    writer.close()
+    writer.close()
+    after = events(path)
+    check_format(after)
+    assert len(after) == writer.events > before
+
+
+def test_bounded(tmp_path: Path) -> None:
+    """Beyond max_events the open bars and spans are ended, the rest is left out and counted, the file still pairs."""
+    path = tmp_path / "trace.json"
+    with TraceWriter(path, max_events=40) as writer:
+        run = task(1, 0, opened=(0,))
+        for number in range(100):
+            writer.arrived(number, Request(number, "m", number))
+            if number == 0:
+                writer.opened(0, run)
+            writer.dispatched(number, number + 1, run)
+    found = events(path)
+    check_format(found)
+    assert len(found) < 80
+    assert writer.events_left_out > 150
+
+
+def test_unknown_sub_batches_are_ignored(tmp_path: Path) -> None:
+    """A writer attached in the middle of a run draws only what it saw begin."""
+    path = tmp_path / "trace.json"
+    with TraceWriter(path) as writer:
+        writer.dispatched(0, 1, task(9, 0))
+        writer.merged(1, Merge("m", 8, 9))
+        writer.preempted(1, task(9, 0, preempted=8))
+        writer.exited(2, Request(1, "m", 0), Outcome.COMPLETED, 0)
+    check_format(events(path))
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    """A path that cannot be written and a bound below one are named."""
+    with pytest.raises(InvalidInput, match="no/such"):
+        TraceWriter(tmp_path / "no/such" / "trace.json")
+    with pytest.raises(InvalidInput, match="max_events"):
+        TraceWriter(tmp_path / "trace.json", max_events=0)
+
+
+def test_disk_full_is_reported_once(tmp_path: Path) -> None:
+    """When writing fails the run goes on: one counted error, then silence."""
+    writer = TraceWriter(tmp_path / "trace.json")
+
+    class Full:
+        closed = False
+
+        def seek(self, _offset: int) -> None:
+            raise OSError("no space left on device")
+
+        def close(self) -> None:
+            self.closed = True
+
+    writer._file.close()
+    writer._file = Full()  # type: ignore[assignment]
+    watching = Observers([writer])
+    for number in range(1_000):
+        watching.arrived(number, Request(number, "m", number))
+    assert watching.errors == 1
+    writer.close()
