@@ -1,91 +1,156 @@
-"""The one place where ONNX Runtime sessions are made.
+"""The one place that opens ONNX Runtime sessions, so that all of them share one thread pool and one memory arena.
 
-Owns: the process-wide thread pool and arena every session shares, and the options sessions are opened with.
-Must not know: partitions, batches, schedulers.
+Owns: `open_session`, `runtime`, the process-wide settings, and the words for what ONNX Runtime refuses.
+Must not know: partitions, boundaries, sub-batches.
 
-Sessions with a thread pool each fight for the cores (ten times slower for a chain of thirty nodes), so one global pool
-serves all of them. It can be set up only before the first session of the process; where somebody else was faster,
-sessions fall back to pools of their own.
+Why process-wide: a model cut into thirty nodes has thirty sessions, and a pool per session makes their spinning
+threads fight for the same cores (several times slower on small models). With one pool the chain costs what the whole
+model costs. The price is a rule of ONNX Runtime's: once the pool exists, every other session of the process must be
+opened with ``SessionOptions.use_per_session_threads = False``; sessions opened before keep their own threads.
+``threads=1`` needs no pool: where nothing else is asked for, none is made, and other code is free to do as it likes. Workers spin between nodes (the default): the next node of a chain follows within
+microseconds, and waking a sleeping worker costs more than the dispatch itself.
+
+Operators run one after another (sequential execution): nodes are short chains, there is nothing to run side by side.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lazybatch.errors import ModelError
+from lazybatch.errors import InvalidInput, ModelError
 
-WEIGHTS_FILE = "weights.bin"
-"""Weights of a saved optimised model lie in this file beside it, so that all pieces map one copy."""
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+_PROVIDER_NAMES = {"cpu": CPU, "cuda": CUDA}
+_FATAL_ONLY = 4  # what goes wrong is raised; logging it too would only repeat it on stderr
 
 _lock = threading.Lock()
-_shared: bool | None = None
+_pool_threads: int | None = None  # None: no pool made here (yet)
+_arena_made = False
 
 
 def runtime() -> Any:
-    """The onnxruntime module. Raises `ModelError` naming the extra to install where it is missing."""
+    """The onnxruntime module. Raises `ModelError` where it is not installed."""
     try:
         import onnxruntime
     except ImportError as error:
-        raise ModelError("serving ONNX models needs onnxruntime: pip install 'lazybatch[onnx]'") from error
+        raise ModelError(
+            f"ONNX models need ONNX Runtime, which cannot be imported ({error}); run `pip install lazybatch[onnx]`"
+        ) from error
     return onnxruntime
 
 
-def share_threads(threads: int | None = None) -> bool:
-    """Set up the global pool and arena, once per process; the first caller's ``threads`` wins.
+def default_threads() -> int:
+    """As many threads as this process may run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-    Returns False where another library opened a session first, so that no global pool can be had.
+
+def provider_names(providers: str | Sequence[str] | None) -> list[str]:
+    """ONNX Runtime's names for ``providers``: None or "cpu", "cuda", or names of its own; the CPU is always the last.
+
+    Raises `InvalidInput` for a provider that this installation does not have.
     """
-    global _shared
-    ort = runtime()
-    with _lock:
-        if _shared is None:
-            try:
-                ort.set_global_thread_pool_sizes(threads or len(os.sched_getaffinity(0)), 1)
-                arena = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-                ort.create_and_register_allocator(arena, None)
-                _shared = True
-            except Exception:
-                _shared = False
-        return _shared
+    asked = [providers] if isinstance(providers, str) else list(providers or ())
+    names = [_PROVIDER_NAMES.get(name.lower(), name) for name in asked]
+    available = runtime().get_available_providers()
+    for name in names:
+        if name not in available:
+            raise InvalidInput(
+                f"execution provider {name!r} is not available here; this ONNX Runtime has {', '.join(available)}"
+            )
+    return [*dict.fromkeys(name for name in names if name != CPU), CPU]
 
 
 def open_session(
-    model: Path | bytes,
+    source: Path | bytes,
     *,
     optimise: bool,
     save_to: Path | None = None,
     threads: int | None = None,
-    providers: Sequence[str] | None = None,
-    folder: Path | None = None,
-    profile_to: Path | None = None,
+    providers: str | Sequence[str] | None = None,
+    entries: Mapping[str, str] | None = None,
 ) -> Any:
-    """Open a session on a file or on serialised bytes.
+    """An `onnxruntime.InferenceSession` under this process's shared settings.
 
-    save_to: write the optimised model there, its weights beside it in `WEIGHTS_FILE`.
-    folder: where the external data of a model given as bytes lies.
-    profile_to: prefix of a per-operator profile (milliseconds matter more than the overhead it brings).
-    Raises whatever ONNX Runtime raises; callers know what to call the culprit.
+    optimise: all graph optimisations, or none (for pieces of a model that was optimised before it was cut).
+    save_to: where to write the optimised model. threads: of the shared pool; the first session decides, None takes
+    what there is. providers: see `provider_names`. entries: further session configuration entries.
+
+    Raises `ModelError` for a model that ONNX Runtime does not load, `InvalidInput` for impossible options.
     """
     ort = runtime()
+    names = provider_names(providers)
     options = ort.SessionOptions()
-    options.log_severity_level = 4
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
-    if share_threads(threads):
-        options.use_per_session_threads = False
-        options.add_session_config_entry("session.use_env_allocators", "1")
+    options.log_severity_level = _FATAL_ONLY
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    levels = ort.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
     if save_to is not None:
         options.optimized_model_filepath = str(save_to)
-        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", WEIGHTS_FILE)
-        options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
-    if folder is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", f"{folder}{os.sep}")
-    if profile_to is not None:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(profile_to)
-    source = str(model) if isinstance(model, Path) else model
-    return ort.InferenceSession(source, options, providers=list(providers or ("CPUExecutionProvider",)))
+    # Weights stay out of the arena: they never come back to it, and its blocks are powers of two.
+    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+    for key, value in (entries or {}).items():
+        options.add_session_config_entry(key, value)
+    _share(ort, options, threads)
+    model = source if isinstance(source, bytes) else str(source)
+    try:
+        try:
+            return ort.InferenceSession(model, options, providers=names, enable_fallback=0)
+        except RuntimeError as error:
+            if "using a global thread pool" not in str(error):
+                raise
+            options.use_per_session_threads = (
+                False  # other code of this process made a pool: one thread or not, join it
+            )
+            return ort.InferenceSession(model, options, providers=names, enable_fallback=0)
+    except Exception as error:  # ONNX Runtime's own classes derive from Exception directly
+        origin = "the model in memory" if isinstance(source, bytes) else model
+        raise ModelError(f"ONNX Runtime cannot load {origin}: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """What ONNX Runtime says, without its prefixes: one line."""
+    text = " ".join(str(error).split())
+    for marker in ("Status Message: ", "[ONNXRuntimeError] : "):
+        _, found, rest = text.rpartition(marker)
+        if found and rest:
+            text = rest
+    return text
+
+
+def _share(ort: Any, options: Any, threads: int | None) -> None:
+    """Make the shared pool and arena where they are still missing, and have this session use them."""
+    global _pool_threads, _arena_made
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise InvalidInput(f"threads must be a positive integer or None, got {threads!r}")
+    with _lock:
+        if not _arena_made:
+            place = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+            ort.create_and_register_allocator(place, None)
+            _arena_made = True
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        if _pool_threads is None and threads == 1:
+            options.intra_op_num_threads = 1
+            return
+        if _pool_threads is None:
+            _pool_threads = _make_pool(ort, threads or default_threads())
+        if threads is not None and threads != _pool_threads:
+            raise InvalidInput(
+                f"threads={threads}, but the thread pool of this process already has {_pool_threads}; ONNX Runtime "
+                "cannot change it: give the same number everywhere, or none"
+            )
+        options.use_per_session_threads = False
+
+
+def _make_pool(ort: Any, threads: int) -> int:
+    """Make the pool, unless somebody else in this process already did; theirs is then used, whatever its size."""
+    try:
+        ort.set_global_thread_pool_sizes(threads, 1)
+    except Exception as error:
+        if "already been created" not in str(error):
+            raise ModelError(f"ONNX Runtime's shared thread pool cannot be made: {reason(error)}") from error
+    return threads
