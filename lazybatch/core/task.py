@@ -25,8 +25,8 @@ class Reason(StrEnum):
     START_WINDOW = "start: window of the oldest row ended"
     START_IDLE = "start: processor is free"
     START_DRAIN = "start: draining, no further row can come"
+    START_LATE = "start: already late, the largest batch"
     PREEMPT_SLACK = "preempt: newcomers catch up, slack allows it"
-    PREEMPT_LATE = "preempt: newcomers catch up, nobody left to protect"
 
 
 class Merge(NamedTuple):
@@ -93,9 +93,9 @@ class Where(StrEnum):
 class Cancellation(NamedTuple):
     """The effect of a cancel.
 
-    QUEUED: gone from the queue. PARKED: gone from ``sub_batch``, the driver must evict its row there (and the
-    sub-batch is over when ``emptied``; then ``merges`` may follow). RUNNING: reported as evicted when the task
-    completes. UNKNOWN: already finished, nothing to do.
+    QUEUED: gone from the queue. PARKED: gone from ``sub_batch``, the driver must evict its row there (or discard the
+    sub-batch when ``emptied``), then apply ``merges``. RUNNING: reported as evicted when the task completes.
+    UNKNOWN: already finished, nothing to do.
     """
 
     where: Where

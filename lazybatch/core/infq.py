@@ -1,0 +1,229 @@
+"""The inference queue: requests that wait for their first node.
+
+Owns: `InfQ`, a bounded queue in rows, ordered by priority with ageing, grouped by signature; `PriorityLevel`.
+Must not know: sub-batches, policies, latencies.
+
+Order: the request of the highest *effective level* comes first, then the oldest. The effective level is the request's
+priority plus one for every `ageing_ns` it has waited, so nobody starves. Rows are taken for one sub-batch at a time,
+all of one signature: that of the first request. Within one (level, signature) the order is first in, first out.
+
+A level may limit the time its requests wait here: past it they are rejected, or demoted below every other level.
+Rows that are being retried alone keep their place by arrival and are exempt from both capacity and timeouts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lazybatch.core.request import Request
+from lazybatch.errors import InvalidInput, InvariantError, Overloaded
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityLevel:
+    """How long requests of one priority may wait in the queue, and what happens then. None: as long as it takes."""
+
+    queue_timeout_ns: int | None = None
+    on_timeout: Literal["reject", "demote"] = "reject"
+
+    def __post_init__(self) -> None:
+        if self.queue_timeout_ns is not None and self.queue_timeout_ns <= 0:
+            raise InvalidInput(f"queue timeout must be positive, got {self.queue_timeout_ns} ns")
+        if self.on_timeout not in ("reject", "demote"):
+            raise InvalidInput(f"on_timeout must be 'reject' or 'demote', got {self.on_timeout!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """The signature of a row that must run without mates: equal to no other row's."""
+
+    request_id: int
+
+
+class InfQ:
+    """A bounded queue of requests of one model."""
+
+    __slots__ = ("_ageing_ns", "_capacity", "_demoted_level", "_groups", "_levels", "_live", "_retried")
+
+    def __init__(
+        self, capacity: int, *, levels: Mapping[int, PriorityLevel] | None = None, ageing_ns: int | None = None
+    ) -> None:
+        if capacity < 1:
+            raise InvalidInput(f"queue capacity must be at least 1 row, got {capacity}")
+        if ageing_ns is not None and ageing_ns <= 0:
+            raise InvalidInput(f"ageing must be a positive time, got {ageing_ns} ns")
+        self._capacity = capacity
+        self._levels = dict(levels or {})
+        self._ageing_ns = ageing_ns
+        self._demoted_level = min(0, *self._levels, 0) - 1
+        self._live: dict[int, Request] = {}
+        self._retried = 0
+        # (level, signature) -> requests in order of arrival; removed ones stay behind until they surface.
+        self._groups: dict[tuple[int, Hashable], deque[Request]] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._live.values())
+
+    @property
+    def capacity(self) -> int:
+        """Rows that may wait."""
+        return self._capacity
+
+    def push(self, request: Request) -> None:
+        """Queue one row. Raises `Overloaded` when full; nothing changes then."""
+        if len(self._live) - self._retried >= self._capacity:
+            raise Overloaded(f"model {request.model!r}: the queue holds its maximum of {self._capacity} rows")
+        self._append(request)
+
+    def requeue_alone(self, request: Request) -> None:
+        """Put a row back that must now run without mates. Never refused: it was admitted before."""
+        self._append(replace(request, signature=Alone(request.id)))
+        self._retried += 1
+
+    def _append(self, request: Request) -> None:
+        self._live[request.id] = request
+        key = (request.priority, request.signature)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = deque()
+        group.append(request)
+
+    def _front(self, key: tuple[int, Hashable]) -> Request | None:
+        """First live request of a group; forgets removed ones, and the group itself once it is empty."""
+        group, live = self._groups[key], self._live
+        while group:
+            request = group[0]
+            if live.get(request.id) is request:
+                return request
+            group.popleft()
+        del self._groups[key]
+        return None
+
+    def _fronts(self) -> list[Request]:
+        return [front for key in list(self._groups) if (front := self._front(key)) is not None]
+
+    def _urgency(self, request: Request, now: int) -> tuple[int, int, int]:
+        """Sort key: smaller is more urgent."""
+        level = request.priority
+        if self._ageing_ns is not None:
+            level += max(0, now - request.arrival_ns) // self._ageing_ns
+        return (-level, request.arrival_ns, request.id)
+
+    def urgency(self, now: int) -> tuple[int, int, int] | None:
+        """Sort key of the first request, to compare queues of several models; None when empty."""
+        head = self.head(now)
+        return None if head is None else self._urgency(head, now)
+
+    def head(self, now: int) -> Request | None:
+        """The request that comes first; None when empty."""
+        if len(self._groups) == 1:
+            return self._front(next(iter(self._groups)))
+        return min(self._fronts(), key=lambda request: self._urgency(request, now), default=None)
+
+    def _compatible(self, now: int) -> Iterator[Request]:
+        """Live requests of the head's signature, in the order they would be taken."""
+        head = self.head(now)
+        if head is None:
+            return
+        live = self._live
+        if len(self._groups) == 1:
+            groups = [self._groups[(head.priority, head.signature)]]
+        else:
+            fronts = [front for front in self._fronts() if front.signature == head.signature]
+            fronts.sort(key=lambda request: self._urgency(request, now))
+            groups = [self._groups[(front.priority, front.signature)] for front in fronts]
+        for group in groups:
+            for request in group:
+                if live.get(request.id) is request:
+                    yield request
+
+    def peek(self, now: int, rows: int, size_budget: int | None = None) -> list[Request]:
+        """The rows a `take` with the same arguments would remove: at most ``rows`` of the head's signature.
+
+        size_budget caps the sum of their sizes; the first row is always included.
+        """
+        found: list[Request] = []
+        total = 0
+        for request in self._compatible(now):
+            total += request.size
+            if len(found) == rows or (found and size_budget is not None and total > size_budget):
+                break
+            found.append(request)
+        return found
+
+    def take(self, now: int, rows: int, size_budget: int | None = None) -> list[Request]:
+        """Remove and return the first rows of one signature; see `peek`."""
+        taken = self.peek(now, rows, size_budget)
+        for request in taken:
+            self._forget(request)
+        return taken
+
+    def oldest_arrival_ns(self, now: int) -> int | None:
+        """Earliest arrival among the rows of the head's signature: the start of a batching window."""
+        head = self.head(now)
+        if head is None or len(self._groups) == 1:
+            return None if head is None else head.arrival_ns
+        return min(front.arrival_ns for front in self._fronts() if front.signature == head.signature)
+
+    def _forget(self, request: Request) -> None:
+        del self._live[request.id]
+        if type(request.signature) is Alone:
+            self._retried -= 1
+
+    def remove(self, request_id: int) -> bool:
+        """Take one request out wherever it stands; whether it was there."""
+        request = self._live.get(request_id)
+        if request is None:
+            return False
+        self._forget(request)
+        return True
+
+    def _timeout_ns(self, request: Request) -> int | None:
+        level = self._levels.get(request.priority)
+        if level is None or level.queue_timeout_ns is None or type(request.signature) is Alone:
+            return None
+        return request.arrival_ns + level.queue_timeout_ns
+
+    def expire(self, now: int) -> list[Request]:
+        """Apply the levels' timeouts: demote or remove what waited too long; returns what was removed."""
+        rejected: list[Request] = []
+        if not self._levels:
+            return rejected
+        for key in list(self._groups):
+            while key in self._groups and (front := self._front(key)) is not None:
+                end_ns = self._timeout_ns(front)
+                if end_ns is None or end_ns > now:
+                    break
+                self._forget(front)
+                if self._levels[front.priority].on_timeout == "reject":
+                    rejected.append(front)
+                else:
+                    self._append(replace(front, priority=self._demoted_level))
+        return rejected
+
+    def next_timeout_ns(self) -> int | None:
+        """The next time at which `expire` would do something; None for never."""
+        if not self._levels:
+            return None
+        ends = (self._timeout_ns(front) for front in self._fronts())
+        return min((end_ns for end_ns in ends if end_ns is not None), default=None)
+
+    def validate(self) -> None:
+        """Check every invariant. Raises `InvariantError`."""
+        queued = [r.id for group in self._groups.values() for r in group if self._live.get(r.id) is r]
+        if sorted(queued) != sorted(self._live):
+            raise InvariantError(f"queue: live rows {sorted(self._live)} but grouped rows {sorted(queued)}")
+        retried = sum(type(r.signature) is Alone for r in self._live.values())
+        if retried != self._retried:
+            raise InvariantError(f"queue: {retried} retried rows, counted {self._retried}")
+        if len(self._live) - retried > self._capacity:
+            raise InvariantError(f"queue: {len(self._live) - retried} rows, capacity {self._capacity}")
+        for (level, signature), group in self._groups.items():
+            if any(r.priority != level or r.signature != signature for r in group):
+                raise InvariantError(f"queue: a request stands in the wrong group {(level, signature)}")

@@ -1,0 +1,92 @@
+"""Lanes: one model each, as the scheduler sees it.
+
+Owns: `LaneSpec` (the frozen description a driver gives) and `Lane` (the same with its queue, stack and cost tables).
+Must not know: the other lanes; policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from lazybatch.core.batch_table import BatchTable
+from lazybatch.core.graph import NodeGraph
+from lazybatch.core.infq import InfQ, PriorityLevel
+from lazybatch.core.latency import LatencyTable
+from lazybatch.errors import InvalidInput, TableMismatch
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpec:
+    """One model for the scheduler.
+
+    latency: may be None for policies that need no prediction. max_batch_size: rows in one sub-batch, and in flight.
+    queue_capacity: waiting rows. joinable: when False every sub-batch has one row.
+    allowed_sizes: executed sizes are padded up to one of these; empty for any. levels: queue timeouts by priority.
+    ageing_ns: waiting this long raises a request by one priority level.
+
+    Raises `InvalidInput` for options that contradict each other, `TableMismatch` for a table with other nodes.
+    """
+
+    graph: NodeGraph
+    latency: LatencyTable | None = None
+    max_batch_size: int = 16
+    queue_capacity: int = 256
+    sla_ns: int | None = None
+    joinable: bool = True
+    allowed_sizes: tuple[int, ...] = ()
+    levels: Mapping[int, PriorityLevel] = field(default_factory=dict)
+    ageing_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        model = self.graph.model
+        if self.max_batch_size < 1:
+            raise InvalidInput(f"model {model!r}: max_batch_size must be at least 1, got {self.max_batch_size}")
+        if self.sla_ns is not None and self.sla_ns <= 0:
+            raise InvalidInput(f"model {model!r}: the SLA target must be positive, got {self.sla_ns} ns")
+        sizes = self.allowed_sizes
+        if sizes and (sizes[0] < 1 or any(b <= a for a, b in pairwise(sizes))):
+            raise InvalidInput(f"model {model!r}: allowed sizes must be positive and increase, got {list(sizes)}")
+        if sizes and sizes[-1] != self.max_batch_size:
+            raise InvalidInput(
+                f"model {model!r}: the largest allowed size is {sizes[-1]}, max_batch_size is {self.max_batch_size}; "
+                "they must be equal"
+            )
+        names = tuple(node.name for node in self.graph.nodes)
+        if self.latency is not None and self.latency.nodes != names:
+            raise TableMismatch(
+                f"model {model!r} has the nodes {_short(names)}, the latency table of {self.latency.model!r} "
+                f"has {_short(self.latency.nodes)}"
+            )
+
+
+def _short(names: tuple[str, ...]) -> str:
+    return f"{len(names)} [{names[0]} .. {names[-1]}]"
+
+
+class Lane:
+    """A model's queue, stack and predicted times. Changed by the scheduler only; policies read it.
+
+    times_ns: per node, by rows 0..max (None without a table); single_left_ns: per cursor, the time one row alone still
+    needs (SingleInputExecTime with credit for progress; Algorithm 1 for static graphs).
+    """
+
+    __slots__ = ("model", "nodes", "queue", "rows_max", "single_left_ns", "spec", "table", "times_ns")
+
+    def __init__(self, spec: LaneSpec) -> None:
+        self.spec = spec
+        self.model = spec.graph.model
+        self.nodes = len(spec.graph)
+        self.rows_max = spec.max_batch_size if spec.joinable else 1
+        self.queue = InfQ(spec.queue_capacity, levels=spec.levels, ageing_ns=spec.ageing_ns)
+        self.table = BatchTable(self.nodes, self.rows_max)
+        self.times_ns = None if spec.latency is None else spec.latency.dense_ns(spec.max_batch_size)
+        self.single_left_ns = None if spec.latency is None else spec.latency.remaining_ns(1)
+
+    def padded_rows(self, rows: int) -> int | None:
+        """The next allowed size, when it is larger than ``rows``; None where no padding is needed."""
+        for size in self.spec.allowed_sizes:
+            if size >= rows:
+                return size if size > rows else None
+        return None

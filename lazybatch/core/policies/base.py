@@ -1,0 +1,77 @@
+"""The contract between the scheduler and a policy.
+
+Owns: `Policy`, what it is shown (`View`) and what it may answer (`Choice`).
+Must not know: any particular policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from lazybatch.core.batch_table import SubBatch
+from lazybatch.core.lane import Lane
+from lazybatch.core.task import Reason
+
+
+class Start(NamedTuple):
+    """Take rows from the lane's queue, push them as a new sub-batch and run its first node.
+
+    rows: at least 1, at most what the lane still has room for. size_budget: cap on the sum of their sizes.
+    """
+
+    lane: Lane
+    rows: int
+    reason: Reason
+    size_budget: int | None = None
+
+
+class Wait(NamedTuple):
+    """Leave the processor idle, until a request arrives or this time comes (None: only an arrival)."""
+
+    until_ns: int | None = None
+
+
+Choice = Start | Wait | None
+"""None means: go on with the active sub-batch (only allowed when there is one)."""
+
+
+class View(Protocol):
+    """What a policy may look at. It changes nothing there."""
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        """One per model."""
+
+    @property
+    def stack(self) -> Sequence[SubBatch]:
+        """Sub-batches of all models, in the order they were preempted; the last is the active one."""
+
+    @property
+    def active(self) -> SubBatch | None:
+        """The sub-batch to go on with; None when nothing is in flight (or all of it is running elsewhere)."""
+
+    @property
+    def draining(self) -> bool:
+        """No further request will come."""
+
+    def lane_of(self, model: str) -> Lane:
+        """The lane of a model."""
+
+
+class Policy(Protocol):
+    """Decides at every node boundary at which something waits, and whenever the processor is free."""
+
+    needs_table: bool
+    """Whether it predicts with latency tables; lanes without one are then refused."""
+
+    def decide(self, view: View, now: int) -> Choice:
+        """What to do now. Asked only while at least one request waits."""
+
+
+def most_urgent_first(lanes: Sequence[Lane], now: int) -> list[Lane]:
+    """Lanes with waiting requests, the one with the most urgent head first."""
+    if len(lanes) == 1:
+        return [lanes[0]] if len(lanes[0].queue) else []
+    ranked = [(urgency, index) for index, lane in enumerate(lanes) if (urgency := lane.queue.urgency(now)) is not None]
+    return [lanes[index] for _, index in sorted(ranked)]

@@ -1,0 +1,101 @@
+"""LazyBatching, the paper's policy: preempt at node boundaries for newcomers while no SLA is endangered.
+
+Owns: `LazyBatching`: admission by Eq. 2 over everything in flight, newest sub-batch on top.
+Must not know: exact batched latencies; Eq. 2 charges single-input times only (an oracle would use the whole table).
+
+Whenever the processor is free, or at a node boundary, the head of the queue and as many of its followers as the slack
+allows become a new sub-batch. It runs first, catches up with the one it preempted, and merges with it. Rules that
+complete the paper's text:
+
+* Newcomers must be able to merge: they have the signature of the model's top sub-batch and together fit into one;
+  otherwise they wait until that one is done. Where another model is active they preempt it by slack alone, as in the
+  paper's co-location study.
+* *Late*: a row that would miss its deadline even if it ran alone from now on is lost. Lost rows veto nothing (see
+  `core.slack`). A lost row at the head of the queue means overload: it preempts nobody, and when the processor is free
+  the largest batch starts, unchecked, so that throughput recovers instead of falling to one row at a time.
+* An idle processor always starts at least one row.
+"""
+
+from __future__ import annotations
+
+from lazybatch.core.infq import Alone
+from lazybatch.core.lane import Lane
+from lazybatch.core.policies.base import Choice, Start, View, most_urgent_first
+from lazybatch.core.request import UNBOUNDED_NS, Request
+from lazybatch.core.slack import tightest_deadline_ns
+from lazybatch.core.task import Reason
+
+
+class LazyBatching:
+    """SLA-aware node-level batching as published (HPCA 2021), Eq. 2."""
+
+    needs_table = True
+
+    def __repr__(self) -> str:
+        return "LazyBatching()"
+
+    def decide(self, view: View, now: int) -> Choice:
+        """Admit newcomers as far as the slack of everyone allows; else go on."""
+        idle = view.active is None
+        for lane in most_urgent_first(view.lanes, now):
+            head = lane.queue.head(now)
+            assert head is not None, "most_urgent_first returns lanes in which something waits"
+            if idle:
+                return self._start_idle(lane, head, view, now)
+            rows = self._newcomers(lane, head, view, now)
+            if rows:
+                return Start(lane, rows, Reason.PREEMPT_SLACK)
+        return None
+
+    def _start_idle(self, lane: Lane, head: Request, view: View, now: int) -> Start:
+        if not lane.spec.joinable or type(head.signature) is Alone:
+            return Start(lane, 1, Reason.START_ALONE)
+        if _lost(lane, head, now):
+            return Start(lane, lane.rows_max, Reason.START_LATE)
+        rows = max(1, self._rows_with_slack(lane, lane.rows_max, view, now))
+        return Start(lane, rows, Reason.START_FULL if rows == lane.rows_max else Reason.START_IDLE)
+
+    def _newcomers(self, lane: Lane, head: Request, view: View, now: int) -> int:
+        """Rows of the lane that may preempt now; 0 for none."""
+        top = lane.table.top
+        room = lane.rows_max - lane.table.rows
+        if room <= 0 or (top is not None and top.signature != head.signature) or _lost(lane, head, now):
+            return 0
+        return self._rows_with_slack(lane, room, view, now)
+
+    @staticmethod
+    def _rows_with_slack(lane: Lane, room: int, view: View, now: int) -> int:
+        """How many rows may start by Eq. 2 so that nobody in flight, and none of them, is lost by it."""
+        busy_ns, deadline_ns = _in_flight(view, now)
+        single_ns = _single_left_ns(lane, 0)
+        if deadline_ns - now < busy_ns + single_ns:
+            return 0
+        rows = 0
+        for request in lane.queue.peek(now, room):
+            if not _lost(lane, request, now) and request.deadline_ns < deadline_ns:
+                deadline_ns = request.deadline_ns
+            if deadline_ns - now < busy_ns + (rows + 1) * single_ns:
+                break
+            rows += 1
+        return rows
+
+
+def _in_flight(view: View, now: int) -> tuple[int, int]:
+    """Sum of the single-input times that rows in flight still need, and the earliest of their deadlines not lost."""
+    busy_ns, deadline_ns = 0, UNBOUNDED_NS
+    for entry in view.stack:
+        single_ns = _single_left_ns(view.lane_of(entry.model), entry.cursor)
+        busy_ns += single_ns * len(entry.requests)
+        tightest_ns = tightest_deadline_ns(entry.deadlines_ns, now, single_ns)
+        if tightest_ns is not None and tightest_ns < deadline_ns:
+            deadline_ns = tightest_ns
+    return busy_ns, deadline_ns
+
+
+def _lost(lane: Lane, request: Request, now: int) -> bool:
+    return request.deadline_ns - now < _single_left_ns(lane, 0)
+
+
+def _single_left_ns(lane: Lane, cursor: int) -> int:
+    assert lane.single_left_ns is not None, "the scheduler refuses lanes without a table for this policy"
+    return lane.single_left_ns[cursor]

@@ -1,0 +1,330 @@
+"""The scheduler: every decision, for every model on one processor (or a pool of workers for one-node graphs).
+
+Owns: `Scheduler`, the only writer of lanes, stacks and queues.
+Must not know: the clock (every call takes ``now`` in integer nanoseconds), threads, tensors, futures.
+
+A driver calls `add` and `cancel` as things happen, and at every node boundary: `expire`, `schedule`, run what it
+returns, then `complete` or `fail`. The policy is asked only when there is something to choose: while nothing waits,
+the active sub-batch simply goes on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lazybatch.core.batch_table import SubBatch
+from lazybatch.core.lane import Lane, LaneSpec
+from lazybatch.core.policies.base import Choice, Policy, Start, Wait
+from lazybatch.core.policies.graph_batching import GraphBatching
+from lazybatch.core.request import Request
+from lazybatch.core.task import Cancellation, Completion, Failure, Merge, Reason, Task, Where
+from lazybatch.errors import InvalidInput, InvariantError
+
+_NOTHING = Completion()
+_DECISIONS_KEPT = 100_000
+
+
+class Decision(NamedTuple):
+    """One entry of the decision log."""
+
+    now_ns: int
+    task: Task
+
+
+@dataclass(slots=True)
+class Counts:
+    """Rows that ever entered and how they left, for `Scheduler.validate` and statistics."""
+
+    added: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    rejected: int = 0
+    policy_failures: int = 0
+    """Decisions the policy could not make (it raised, or chose what cannot be done); graph batching decided instead."""
+
+
+class Scheduler:
+    """Several lanes, one policy. See the module's text for the order of calls.
+
+    processors: tasks that may run at once; more than one only where every graph has a single node.
+    isolate_failures: rows of a failed sub-batch are run again one by one, so that only the culprits fail.
+
+    Raises `InvalidInput` for no lanes, two lanes of one model, or a policy that needs a table a lane lacks.
+    """
+
+    def __init__(
+        self, lanes: Sequence[LaneSpec], policy: Policy, *, processors: int = 1, isolate_failures: bool = True
+    ) -> None:
+        if not lanes:
+            raise InvalidInput("a scheduler needs at least one model")
+        if processors < 1:
+            raise InvalidInput(f"processors must be at least 1, got {processors}")
+        self._by_model: dict[str, Lane] = {}
+        for spec in lanes:
+            if spec.graph.model in self._by_model:
+                raise InvalidInput(f"two models are called {spec.graph.model!r}")
+            if policy.needs_table and spec.latency is None:
+                raise InvalidInput(f"policy {policy!r} needs a latency table for model {spec.graph.model!r}")
+            if processors > 1 and len(spec.graph) > 1:
+                raise InvalidInput(f"model {spec.graph.model!r} has {len(spec.graph)} nodes: one processor only")
+            self._by_model[spec.graph.model] = Lane(spec)
+        self.lanes: tuple[Lane, ...] = tuple(self._by_model.values())
+        self.stack: list[SubBatch] = []
+        self.draining = False
+        self.counts = Counts()
+        self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
+        self._policy = policy
+        self._fallback = GraphBatching()
+        self._processors = processors
+        self._isolate = isolate_failures
+        self._running = 0
+        self._waiting = 0
+        self._next_sub_batch = 0
+        self._sub_batches: dict[int, SubBatch] = {}
+        self._located: dict[int, tuple[Lane, SubBatch | None]] = {}
+        self._wakeup_ns: int | None = None
+        self._timed = any(lane.spec.levels for lane in self.lanes)
+
+    # -- what a policy may look at -------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> SubBatch | None:
+        """The sub-batch to go on with; None when nothing is in flight, or when all of it is running."""
+        if self.stack and not self.stack[-1].running:
+            return self.stack[-1]
+        return None
+
+    def lane_of(self, model: str) -> Lane:
+        """The lane of a model. Raises `InvalidInput` for an unknown one."""
+        try:
+            return self._by_model[model]
+        except KeyError:
+            raise InvalidInput(f"unknown model {model!r}; known are {', '.join(self._by_model)}") from None
+
+    # -- arrivals and departures ---------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises `Overloaded` (queue full), `InvalidInput` (unknown model, id in use)."""
+        lane = self._by_model.get(request.model) or self.lane_of(request.model)
+        if request.id in self._located:
+            raise InvalidInput(f"request id {request.id} is in use")
+        lane.queue.push(request)
+        self._located[request.id] = (lane, None)
+        self._waiting += 1
+        self.counts.added += 1
+
+    def expire(self, now: int) -> tuple[int, ...]:
+        """Apply the queue timeouts of the priority levels; returns the ids that are rejected by them."""
+        if not (self._timed and self._waiting):
+            return ()
+        rejected = [request.id for lane in self.lanes for request in lane.queue.expire(now)]
+        for request_id in rejected:
+            del self._located[request_id]
+        self._waiting -= len(rejected)
+        self.counts.rejected += len(rejected)
+        return tuple(rejected)
+
+    def cancel(self, request_id: int, now: int) -> Cancellation:
+        """Withdraw a request: at once while it is queued or parked, at the next node boundary while it runs."""
+        found = self._located.get(request_id)
+        if found is None:
+            return Cancellation(Where.UNKNOWN)
+        lane, entry = found
+        if entry is not None and entry.running:
+            entry.doomed.add(request_id)
+            return Cancellation(Where.RUNNING, entry.id)
+        del self._located[request_id]
+        self.counts.cancelled += 1
+        if entry is None:
+            lane.queue.remove(request_id)
+            self._waiting -= 1
+            return Cancellation(Where.QUEUED)
+        lane.table.evict(entry, {request_id})
+        if not entry.requests:
+            self._forget(entry)
+        return Cancellation(Where.PARKED, entry.id, emptied=not entry.requests, merges=self._merge(lane))
+
+    def drain(self) -> None:
+        """No further request will come: batching windows need not wait any longer."""
+        self.draining = True
+
+    # -- node boundaries -----------------------------------------------------------------------------------------
+
+    def schedule(self, now: int) -> Task | None:
+        """The next thing to run. None: no processor is free, or nothing should run before `next_wakeup`."""
+        self._wakeup_ns = None
+        if self._running == self._processors:
+            return None
+        entry = self.active
+        if not self._waiting:
+            return None if entry is None else self._dispatch(entry, (), None, Reason.CONTINUE, now)
+        choice = self._choose(now)
+        if type(choice) is Start:
+            return self._start(choice, entry, now)
+        if type(choice) is Wait:
+            self._wakeup_ns = choice.until_ns
+            return None
+        assert entry is not None, "going on was checked to be possible"
+        return self._dispatch(entry, (), None, Reason.CONTINUE, now)
+
+    def _choose(self, now: int) -> Choice:
+        """What the policy wants; a policy that raises or asks for the impossible must not stop the server."""
+        try:
+            choice = self._policy.decide(self, now)
+            if choice is None:
+                possible = self.active is not None
+            elif type(choice) is Start:
+                possible = 1 <= choice.rows <= choice.lane.rows_max and len(choice.lane.queue) > 0
+            else:
+                possible = self.active is None
+            if possible:
+                return choice
+        except Exception:
+            choice = None
+        self.counts.policy_failures += 1
+        return self._fallback.decide(self, now)
+
+    def next_wakeup(self) -> int | None:
+        """When `schedule` should be called again at the latest, after it returned None; None: only on news."""
+        times = [self._wakeup_ns, *(lane.queue.next_timeout_ns() for lane in self.lanes if lane.spec.levels)]
+        return min((time_ns for time_ns in times if time_ns is not None), default=None)
+
+    def complete(self, task: Task, now: int) -> Completion:
+        """The task's node ran. Advances its sub-batch; says who leaves and what merges."""
+        entry = self._sub_batches[task.sub_batch]
+        lane = self._by_model[task.model]
+        entry.running = False
+        self._running -= 1
+        evicted = self._evict_doomed(lane, entry) if entry.doomed else ()
+        if not entry.requests:
+            self._forget(entry)
+            return Completion(evicted, (), self._merge(lane))
+        entry.cursor += 1
+        if entry.cursor < lane.nodes:
+            if len(lane.table) == 1:
+                return Completion(evicted) if evicted else _NOTHING
+            merges = self._merge(lane)
+            return Completion(evicted, (), merges) if merges or evicted else _NOTHING
+        finished = entry.ids()
+        lane.table.remove(entry)
+        self._forget(entry)
+        for request_id in finished:
+            del self._located[request_id]
+        self.counts.finished += len(finished)
+        return Completion(evicted, finished, self._merge(lane))
+
+    def fail(self, task: Task, now: int) -> Failure:
+        """The task's node raised. Its sub-batch is over: one row fails, several go back to run one by one."""
+        entry = self._sub_batches[task.sub_batch]
+        lane = self._by_model[task.model]
+        entry.running = False
+        self._running -= 1
+        evicted = self._evict_doomed(lane, entry) if entry.doomed else ()
+        requests = entry.requests
+        if requests:
+            lane.table.remove(entry)
+        self._forget(entry)
+        merges = self._merge(lane)
+        if self._isolate and len(requests) > 1:
+            for request in requests:
+                lane.queue.requeue_alone(request)
+                self._located[request.id] = (lane, None)
+            self._waiting += len(requests)
+            return Failure((), tuple(request.id for request in requests), evicted, merges)
+        failed = tuple(request.id for request in requests)
+        for request_id in failed:
+            del self._located[request_id]
+        self.counts.failed += len(failed)
+        return Failure(failed, (), evicted, merges)
+
+    def _start(self, choice: Start, active: SubBatch | None, now: int) -> Task:
+        lane = choice.lane
+        requests = lane.queue.take(now, choice.rows, choice.size_budget)
+        self._waiting -= len(requests)
+        entry = SubBatch(self._next_sub_batch, lane.model, requests, lane.padded_rows(len(requests)))
+        self._next_sub_batch += 1
+        self._sub_batches[entry.id] = entry
+        lane.table.push(entry)
+        self.stack.append(entry)
+        for request in requests:
+            self._located[request.id] = (lane, entry)
+        return self._dispatch(entry, entry.ids(), None if active is None else active.id, choice.reason, now)
+
+    def _dispatch(
+        self, entry: SubBatch, opened: tuple[int, ...], preempted: int | None, reason: Reason, now: int
+    ) -> Task:
+        entry.running = True
+        self._running += 1
+        rows = len(entry.requests)
+        task = Task(entry.model, entry.id, entry.cursor, rows, entry.padded_rows or rows, opened, preempted, reason)
+        self.decisions.append(Decision(now, task))
+        return task
+
+    def _merge(self, lane: Lane) -> tuple[Merge, ...]:
+        """Merge what meets on top of the lane's stack; the merged sub-batch takes the place of the newer one."""
+        if len(lane.table) < 2:
+            return ()
+        merges = lane.table.merge()
+        for merge in merges:
+            source, target = self._sub_batches.pop(merge.source), self._sub_batches[merge.target]
+            self.stack.remove(target)
+            self.stack[self.stack.index(source)] = target
+            for request in source.requests:
+                self._located[request.id] = (lane, target)
+        return merges
+
+    def _evict_doomed(self, lane: Lane, entry: SubBatch) -> tuple[int, ...]:
+        evicted = lane.table.evict(entry, entry.doomed)
+        entry.doomed = set()
+        for request_id in evicted:
+            del self._located[request_id]
+        self.counts.cancelled += len(evicted)
+        return evicted
+
+    def _forget(self, entry: SubBatch) -> None:
+        self.stack.remove(entry)
+        del self._sub_batches[entry.id]
+
+    # -- what a driver may ask -----------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is in flight."""
+        return not self._located
+
+    def queued(self, model: str | None = None) -> int:
+        """Rows that wait, of one model or of all."""
+        return self._waiting if model is None else len(self.lane_of(model).queue)
+
+    def in_flight(self, model: str | None = None) -> int:
+        """Rows in sub-batches, running or parked, of one model or of all."""
+        return sum(lane.table.rows for lane in self.lanes if model is None or lane.model == model)
+
+    def validate(self) -> None:
+        """Check every invariant of the whole scheduler. Raises `InvariantError`."""
+        for lane in self.lanes:
+            lane.queue.validate()
+            lane.table.validate()
+        tabled = [entry for lane in self.lanes for entry in lane.table]
+        if {entry.id for entry in tabled} != {entry.id for entry in self.stack} or len(tabled) != len(self.stack):
+            raise InvariantError(f"scheduler: stack {self.stack} but tables {tabled}")
+        if {entry.id: entry for entry in tabled} != self._sub_batches:
+            raise InvariantError(f"scheduler: tables {tabled} but index {self._sub_batches}")
+        if sum(entry.running for entry in tabled) != self._running or not 0 <= self._running <= self._processors:
+            raise InvariantError(f"scheduler: {self._running} tasks counted as running, stack {self.stack}")
+        if sum(len(lane.queue) for lane in self.lanes) != self._waiting:
+            raise InvariantError(f"scheduler: {self._waiting} rows counted as waiting")
+        located = {request.id: entry for entry in tabled for request in entry.requests}
+        located_queued = {request.id for lane in self.lanes for request in lane.queue}
+        if set(located) & located_queued or set(located) | located_queued != set(self._located):
+            raise InvariantError("scheduler: a request is in two places, or in none")
+        if any(self._located[request_id][1] is not entry for request_id, entry in located.items()):
+            raise InvariantError("scheduler: a request is located in the wrong sub-batch")
+        counts = self.counts
+        left = counts.finished + counts.failed + counts.cancelled + counts.rejected
+        if counts.added != left + len(self._located):
+            raise InvariantError(f"scheduler: {counts} with {len(self._located)} requests inside")

@@ -1,0 +1,198 @@
+"""The virtual-time driver: a trace of requests through the real scheduler, with table latencies instead of execution.
+
+Owns: `simulate` and `SimulationResult`. One of the two drivers of the one core; the other is the live engine.
+Must not know: the engine, threads, tensors, the wall clock. Everything it reports is simulated.
+
+At one instant things happen in this order: the running node ends, then arrivals join the queue in trace order, then the
+scheduler decides. The live engine keeps the same order at its node boundaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from lazybatch.core.lane import LaneSpec
+from lazybatch.core.policies.base import Policy
+from lazybatch.core.request import UNBOUNDED_NS, Request
+from lazybatch.core.scheduler import Scheduler
+from lazybatch.core.task import Task
+from lazybatch.errors import InvalidInput, Overloaded
+from lazybatch.metrics import Observer, Observers, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """What happened to every request of a trace, in virtual time.
+
+    latencies_ns: arrival to end of the last node, by request id, completed requests only.
+    late: ids of completed requests that missed their deadline. dropped: ids refused (queue full) or timed out in it.
+    dispatches: nodes run; batches: sub-batches started; rows_run: sum of rows over dispatches; end_ns: time of the last
+    event.
+    """
+
+    latencies_ns: dict[int, int] = field(repr=False)
+    late: tuple[int, ...] = field(repr=False)
+    dropped: tuple[int, ...] = field(repr=False)
+    dispatches: int
+    batches: int
+    preemptions: int
+    merges: int
+    rows_run: int
+    start_ns: int
+    end_ns: int
+    scheduler: Scheduler = field(repr=False)
+
+    @property
+    def throughput_rps(self) -> float:
+        """Completed requests per second between the first arrival and the last event."""
+        return len(self.latencies_ns) * 1e9 / max(1, self.end_ns - self.start_ns)
+
+    @property
+    def mean_batch(self) -> float:
+        """Mean rows per dispatch; 0.0 when nothing ran."""
+        return self.rows_run / self.dispatches if self.dispatches else 0.0
+
+    @property
+    def violations(self) -> float:
+        """Share of all requests that missed their deadline or were dropped."""
+        total = len(self.latencies_ns) + len(self.dropped)
+        return (len(self.late) + len(self.dropped)) / total if total else 0.0
+
+
+def requests_from(
+    arrivals_ns: Sequence[int], model: str, *, sla_ns: int | None = None, first_id: int = 0
+) -> list[Request]:
+    """Requests for one model from its arrival times, with deadlines at arrival + SLA."""
+    return [
+        Request(first_id + k, model, at_ns, UNBOUNDED_NS if sla_ns is None else at_ns + sla_ns)
+        for k, at_ns in enumerate(arrivals_ns)
+    ]
+
+
+def simulate(
+    lanes: Sequence[LaneSpec], policy: Policy, requests: Sequence[Request], *, observers: Iterable[Observer] = ()
+) -> SimulationResult:
+    """Run a trace to its end. Simulated: durations are the medians of the lanes' latency tables.
+
+    requests: in order of arrival, ids unique; of one or several models.
+    Raises `InvalidInput` for a trace out of order or a lane without a latency table.
+    """
+    for spec in lanes:
+        if spec.latency is None:
+            raise InvalidInput(f"model {spec.graph.model!r}: simulation needs a latency table")
+    for earlier, later in pairwise(requests):
+        if later.arrival_ns < earlier.arrival_ns:
+            raise InvalidInput(f"trace out of order: request {later.id} arrives before request {earlier.id}")
+    return _Run(lanes, policy, requests, observers).to_end()
+
+
+class _Run:
+    """One simulation under way."""
+
+    def __init__(
+        self, lanes: Sequence[LaneSpec], policy: Policy, requests: Sequence[Request], observers: Iterable[Observer]
+    ) -> None:
+        self.scheduler = Scheduler(lanes, policy)
+        self.requests = requests
+        self.observers = Observers(observers)
+        self.watched = len(self.observers) > 0
+        self.by_id = {request.id: request for request in requests}
+        self.first_dispatch_ns: dict[int, int] = {}
+        self.latencies_ns: dict[int, int] = {}
+        self.late: list[int] = []
+        self.dropped: list[int] = []
+        self.dispatches = self.batches = self.preemptions = self.merges = self.rows_run = 0
+
+    def to_end(self) -> SimulationResult:
+        scheduler, requests, watched = self.scheduler, self.requests, self.watched
+        times_ns = {lane.model: lane.times_ns for lane in scheduler.lanes}
+        arrived, total = 0, len(requests)
+        now = start_ns = requests[0].arrival_ns if requests else 0
+        while True:
+            while arrived < total and requests[arrived].arrival_ns <= now:
+                self._arrive(requests[arrived])
+                arrived += 1
+            if arrived == total and not scheduler.draining:
+                scheduler.drain()
+            for request_id in scheduler.expire(now):
+                self._expire(now, request_id)
+            task = scheduler.schedule(now)
+            if task is None:
+                wake_ns = scheduler.next_wakeup()
+                if arrived < total:
+                    arrival_ns = requests[arrived].arrival_ns
+                    now = arrival_ns if wake_ns is None else min(arrival_ns, wake_ns)
+                elif wake_ns is not None:
+                    now = wake_ns
+                else:
+                    break
+                continue
+            table = times_ns[task.model]
+            assert table is not None, "lanes without a table were refused"
+            started_ns = now
+            now += table[task.node][task.padded_rows]
+            self.dispatches += 1
+            self.rows_run += task.rows
+            if task.opened:
+                self._open(task, started_ns)
+            if watched:
+                self.observers.dispatched(started_ns, now, task)
+            done = scheduler.complete(task, now)
+            if done.finished:
+                self._finish(now, done.finished)
+            if done.merges:
+                self.merges += len(done.merges)
+                for merge in done.merges:
+                    self.observers.merged(now, merge)
+        return self._result(start_ns, now)
+
+    def _arrive(self, request: Request) -> None:
+        try:
+            self.scheduler.add(request)
+        except Overloaded:
+            self.dropped.append(request.id)
+            self.observers.exited(request.arrival_ns, request, Outcome.REJECTED, None)
+        else:
+            if self.watched:
+                self.observers.arrived(request.arrival_ns, request)
+
+    def _expire(self, now: int, request_id: int) -> None:
+        self.dropped.append(request_id)
+        self.observers.exited(now, self.by_id[request_id], Outcome.EXPIRED, None)
+
+    def _open(self, task: Task, now: int) -> None:
+        self.batches += 1
+        self.preemptions += task.preempted is not None
+        if not self.watched:
+            return
+        for request_id in task.opened:
+            self.first_dispatch_ns[request_id] = now
+        if task.preempted is not None:
+            self.observers.preempted(now, task)
+        self.observers.opened(now, task)
+
+    def _finish(self, now: int, request_ids: tuple[int, ...]) -> None:
+        for request_id in request_ids:
+            request = self.by_id[request_id]
+            self.latencies_ns[request_id] = now - request.arrival_ns
+            if now > request.deadline_ns:
+                self.late.append(request_id)
+            if self.watched:
+                self.observers.exited(now, request, Outcome.COMPLETED, self.first_dispatch_ns[request_id])
+
+    def _result(self, start_ns: int, end_ns: int) -> SimulationResult:
+        return SimulationResult(
+            self.latencies_ns,
+            tuple(self.late),
+            tuple(self.dropped),
+            self.dispatches,
+            self.batches,
+            self.preemptions,
+            self.merges,
+            self.rows_run,
+            start_ns,
+            end_ns,
+            self.scheduler,
+        )
