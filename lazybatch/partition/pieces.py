@@ -36,6 +36,8 @@ class Boundary:
     """One boundary tensor. dtype is NumPy's name ("float32", "int64", "bool", "object" for strings).
 
     axis: the axis rows lie on, for ROWS; None otherwise.
+    unit: for ROWS: whether a row owns exactly one index of the axis, so that the axis is dropped for callers. Where it
+    owns several, a caller gets its share with the axis kept, as a single run gives it.
     proportional: for SIZE, per element in flat order: whether the element is a fixed multiple of the number of rows
     (True) or does not depend on it (False). So a value seen at n rows gives the value at any other number of rows.
     dims: declared shape where known: an int, or None where it varies (batch axis included); None if rank is unknown.
@@ -46,6 +48,7 @@ class Boundary:
     kind: Kind
     axis: int | None = None
     dims: tuple[int | None, ...] | None = None
+    unit: bool = True
     proportional: tuple[bool, ...] | None = None
 
 
