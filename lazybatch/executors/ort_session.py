@@ -7,8 +7,9 @@ Why process-wide: a model cut into thirty nodes has thirty sessions, and a pool 
 threads fight for the same cores (several times slower on small models). With one pool the chain costs what the whole
 model costs. The price is a rule of ONNX Runtime's: once the pool exists, every other session of the process must be
 opened with ``SessionOptions.use_per_session_threads = False``; sessions opened before keep their own threads.
-``threads=1`` needs no pool: where nothing else is asked for, none is made, and other code is free to do as it likes. Workers spin between nodes (the default): the next node of a chain follows within
-microseconds, and waking a sleeping worker costs more than the dispatch itself.
+``threads=1`` needs no pool: where nothing else is asked for, none is made, and other code is free to do as it likes.
+Workers spin between nodes (the default): the next node of a chain follows within microseconds, and waking a sleeping
+worker costs more than the dispatch itself.
 
 Operators run one after another (sequential execution): nodes are short chains, there is nothing to run side by side.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ from lazybatch.errors import InvalidInput, ModelError
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
+WEIGHTS_FILE = "weights.bin"
+"""Weights of a saved optimised model lie in this file beside it, so that all pieces map one copy."""
+
 _PROVIDER_NAMES = {"cpu": CPU, "cuda": CUDA}
 _FATAL_ONLY = 4  # what goes wrong is raised; logging it too would only repeat it on stderr
 
@@ -66,19 +70,21 @@ def provider_names(providers: str | Sequence[str] | None) -> list[str]:
 
 
 def open_session(
-    source: Path | bytes,
+    model: Path | bytes,
     *,
     optimise: bool,
     save_to: Path | None = None,
     threads: int | None = None,
     providers: str | Sequence[str] | None = None,
-    entries: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    profile_to: Path | None = None,
 ) -> Any:
-    """An `onnxruntime.InferenceSession` under this process's shared settings.
+    """An `onnxruntime.InferenceSession` on a file or on serialised bytes, under this process's shared settings.
 
     optimise: all graph optimisations, or none (for pieces of a model that was optimised before it was cut).
-    save_to: where to write the optimised model. threads: of the shared pool; the first session decides, None takes
-    what there is. providers: see `provider_names`. entries: further session configuration entries.
+    save_to: write the optimised model there, its weights beside it in `WEIGHTS_FILE`.
+    threads: of the shared pool; the first session decides, None takes what there is. providers: see `provider_names`.
+    folder: where the external data of a model given as bytes lies. profile_to: prefix of a per-operator profile.
 
     Raises `ModelError` for a model that ONNX Runtime does not load, `InvalidInput` for impossible options.
     """
@@ -89,27 +95,38 @@ def open_session(
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     levels = ort.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
+    for key, value in _entries(save_to, folder).items():
+        options.add_session_config_entry(key, value)
     if save_to is not None:
         options.optimized_model_filepath = str(save_to)
-    # Weights stay out of the arena: they never come back to it, and its blocks are powers of two.
-    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
-    for key, value in (entries or {}).items():
-        options.add_session_config_entry(key, value)
+    if profile_to is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile_to)
     _share(ort, options, threads)
-    model = source if isinstance(source, bytes) else str(source)
+    source = model if isinstance(model, bytes) else str(model)
     try:
         try:
-            return ort.InferenceSession(model, options, providers=names, enable_fallback=0)
+            return ort.InferenceSession(source, options, providers=names, enable_fallback=0)
         except RuntimeError as error:
             if "using a global thread pool" not in str(error):
                 raise
-            options.use_per_session_threads = (
-                False  # other code of this process made a pool: one thread or not, join it
-            )
-            return ort.InferenceSession(model, options, providers=names, enable_fallback=0)
+            options.use_per_session_threads = False  # somebody else's pool: whatever its size, ONNX Runtime insists
+            return ort.InferenceSession(source, options, providers=names, enable_fallback=0)
     except Exception as error:  # ONNX Runtime's own classes derive from Exception directly
-        origin = "the model in memory" if isinstance(source, bytes) else model
+        origin = str(model) if isinstance(model, Path) else "the model in memory"
         raise ModelError(f"ONNX Runtime cannot load {origin}: {reason(error)}") from error
+
+
+def _entries(save_to: Path | None, folder: Path | None) -> dict[str, str]:
+    """The session configuration entries of `open_session`."""
+    # Weights stay out of the arena: they never come back to it, and its blocks are powers of two.
+    entries = {"session.use_device_allocator_for_initializers": "1", "session.use_env_allocators": "1"}
+    if save_to is not None:
+        entries["session.optimized_model_external_initializers_file_name"] = WEIGHTS_FILE
+        entries["session.optimized_model_external_initializers_min_size_in_bytes"] = "1024"
+    if folder is not None:
+        entries["session.model_external_initializers_file_folder_path"] = f"{folder}{os.sep}"
+    return entries
 
 
 def reason(error: BaseException) -> str:
@@ -132,7 +149,6 @@ def _share(ort: Any, options: Any, threads: int | None) -> None:
             place = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
             ort.create_and_register_allocator(place, None)
             _arena_made = True
-        options.add_session_config_entry("session.use_env_allocators", "1")
         if _pool_threads is None and threads == 1:
             options.intra_op_num_threads = 1
             return
