@@ -18,21 +18,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 PURE_STDLIB = frozenset(
-    [
-        "__future__",
-        "abc",
-        "bisect",
-        "collections",
-        "dataclasses",
-        "enum",
-        "fractions",
-        "functools",
-        "heapq",
-        "itertools",
-        "math",
-        "operator",
-        "typing",
-    ]
+    {"__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "heapq"}
+    | {"itertools", "math", "operator", "typing"}
 )
 """What the core may use of the standard library: nothing with a clock, a thread, randomness, files or logging."""
 

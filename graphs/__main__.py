@@ -1,0 +1,66 @@
+"""Command line of the zoo: `python -m graphs list` and `python -m graphs export --model NAME -o DIR`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from graphs.export import ExportError, compare, describe, export
+from graphs.zoo import LENGTH_DEFAULT, LENGTH_MAX, ZOO
+
+
+def _length(text: str) -> int | None:
+    if text == "any":
+        return None
+    if text.isdecimal() and 2 <= int(text) <= LENGTH_MAX:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"length {text!r}: expected 2 to {LENGTH_MAX}, or 'any'")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m graphs", description="Model zoo: seeded networks as ONNX files.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="show the models and their tensors")
+    make = commands.add_parser(
+        "export",
+        help="build a model and write it as ONNX with a dynamic batch",
+        description="Build a model with seeded weights, write it as ONNX with a dynamic batch, and check the file "
+        "against torch on fresh inputs. Prints one JSON object per model. "
+        "Example: python -m graphs export --model bert-base --length 128 -o out/zoo",
+    )
+    make.add_argument("--model", required=True, choices=[*ZOO, "all"], help="which model; 'all' for each of them")
+    make.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="folder to write into")
+    make.add_argument(
+        "--length",
+        type=_length,
+        default=LENGTH_DEFAULT,
+        metavar="N",
+        help=f"tokens per row of BERT, 2 to {LENGTH_MAX}, or 'any' for a dynamic length (default {LENGTH_DEFAULT})",
+    )
+    make.add_argument("--seed", type=int, default=0, help="seed of the weights (default 0)")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 when all went well, 1 when a file differs from torch or cannot be made."""
+    options = _parser().parse_args(arguments)
+    if options.command == "list":
+        for name, entry in ZOO.items():
+            print(f"{name:12} {entry.title:12} {', '.join(entry.inputs)} -> {', '.join(entry.outputs)}")
+        return 0
+    for name in ZOO if options.model == "all" else [options.model]:
+        try:
+            path = export(name, options.output, length=options.length, seed=options.seed)
+            difference = compare(name, path, length=options.length or LENGTH_DEFAULT, seed=options.seed)
+        except (ExportError, OSError) as error:
+            print(f"graphs: {error}", file=sys.stderr)
+            return 1
+        print(json.dumps({"model": name, **describe(path), "relative_difference_from_torch": difference}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

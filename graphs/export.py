@@ -1,0 +1,132 @@
+"""From builder to file: exports a zoo model as ONNX with a dynamic batch and checks it against torch.
+
+Owns: the call of torch's exporter and the comparison.
+Must not know: the networks themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphs.zoo import LENGTH_DEFAULT, ZOO, file_name, sample
+
+OPSET = 18
+TOLERANCE = 1e-4
+"""Largest |ONNX Runtime - torch| over the largest |torch|: two float32 libraries that sum in different orders."""
+
+
+class ExportError(RuntimeError):
+    """The model cannot be exported here, or what was exported does not compute what torch computes."""
+
+
+def export(name: str, directory: Path, *, length: int | None = LENGTH_DEFAULT, seed: int = 0) -> Path:
+    """Write ``name`` into ``directory`` and return the file; a file already there is replaced in one step.
+
+    length: tokens per row for BERT; None leaves the length dynamic too. The same seed gives the same weights.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as missing:
+        raise ExportError("building the zoo needs torch: pip install 'lazybatch[torch]'") from missing
+    entry = ZOO[name]
+    model = importlib.import_module(entry.module).build(seed)
+    example = tuple(torch.from_numpy(array) for array in sample(name, 2, length=length or LENGTH_DEFAULT).values())
+    axes: dict[int, Any] = {0: torch.export.Dim("batch", min=1, max=1 << 16)}
+    if entry.tokens and length is None:
+        axes[1] = torch.export.Dim("length", min=2, max=512)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / file_name(name, length)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                model,
+                example,
+                input_names=list(entry.inputs),
+                output_names=list(entry.outputs),
+                opset_version=OPSET,
+                dynamic_shapes=tuple(axes for _ in example),
+                dynamo=True,
+                external_data=False,
+            )
+            program.save(str(partial), external_data=False)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence torch's exporter, whose progress report and warnings about itself say nothing of the model."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def ensure(name: str, directory: Path, *, length: int | None = LENGTH_DEFAULT, seed: int = 0) -> Path:
+    """The exported file, made now if it is not there yet."""
+    path = directory / file_name(name, length)
+    return path if path.exists() else export(name, directory, length=length, seed=seed)
+
+
+def compare(name: str, path: Path, *, rows: int = 3, length: int = LENGTH_DEFAULT, seed: int = 0) -> float:
+    """Largest difference between ONNX Runtime on the file and torch on the same inputs, relative to the largest value.
+
+    Raises `ExportError` above `TOLERANCE`, or when torch's own answer is not finite.
+    """
+    import onnxruntime
+    import torch
+
+    inputs = sample(name, rows, length=length, seed=seed + 1)
+    model = importlib.import_module(ZOO[name].module).build(seed)
+    with torch.no_grad():
+        answer = model(*(torch.from_numpy(array) for array in inputs.values()))
+    wanted = [tensor.numpy() for tensor in (answer if isinstance(answer, tuple) else (answer,))]
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    got = session.run(list(ZOO[name].outputs), inputs)
+    difference = max(_relative(ours, theirs) for ours, theirs in zip(got, wanted, strict=True))
+    if not difference <= TOLERANCE:
+        raise ExportError(f"{path}: differs from torch by {difference:.2e} of the largest value, allowed {TOLERANCE}")
+    return difference
+
+
+def _relative(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+    if not np.isfinite(theirs).all():
+        return float("nan")
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+def describe(path: Path) -> Mapping[str, object]:
+    """Size and shapes of an exported file."""
+    import onnx
+
+    model = onnx.load(str(path))
+
+    def shape(value: Any) -> list[object]:
+        return [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+    return {
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "operators": len(model.graph.node),
+        "opset": next(entry.version for entry in model.opset_import if entry.domain == ""),
+        "inputs": {value.name: shape(value) for value in model.graph.input},
+        "outputs": {value.name: shape(value) for value in model.graph.output},
+    }
