@@ -78,6 +78,7 @@ class Scheduler:
         self.counts = Counts()
         self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
         self._policy = policy
+        self._on_arrival = getattr(policy, 'arrived', None)
         self._fallback = GraphBatching()
         self._processors = processors
         self._isolate = isolate_failures
@@ -113,6 +114,8 @@ class Scheduler:
         if request.id in self._located:
             raise InvalidInput(f"request id {request.id} is in use")
         lane.queue.push(request)
+        if self._on_arrival is not None:
+            self._on_arrival(request)
         self._located[request.id] = (lane, None)
         self._waiting += 1
         self.counts.added += 1

@@ -1,0 +1,73 @@
+"""Solved graph-level control: what the default policy consults, as data.
+
+Owns: `Control`, the answer of a small Markov decision problem per model and arrival rate: how many of q waiting rows to
+start when the processor is free, and what it is worth to leave q rows behind.
+Must not know: how it was solved (`lazybatch.solver`, NumPy), queues, stacks.
+
+The problem: rows arrive at a Poisson rate; whenever the processor is free, start b of the q waiting (taking S(b)) or wait
+for one more. The cost is the number of rows in the system, integrated over time. For each rate the solution is a gain g
+(mean rows in the system), a relative value h(q), and a best action b(q). All times are nanoseconds; values are
+row-nanoseconds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The control at one arrival rate.
+
+    rate_per_ns: rows per nanosecond. gain_rows: mean rows in the system. value: h(q) for q = 0, 1, ...
+    action: rows to start with q waiting (0: wait for one more). horizon_ns: times at which `ahead` is tabulated, from 0.
+    ahead: ahead[i][q] = E[h(q + arrivals during horizon_ns[i])].
+    """
+
+    rate_per_ns: float
+    gain_rows: float
+    value: tuple[float, ...]
+    action: tuple[int, ...]
+    horizon_ns: tuple[int, ...]
+    ahead: tuple[tuple[float, ...], ...]
+
+    def after(self, waiting: int, time_ns: int) -> float:
+        """E[h(waiting + arrivals during time_ns)], interpolated in time; beyond the tables along their last slope."""
+        grid = self.horizon_ns
+        i = min(max(bisect_right(grid, time_ns) - 1, 0), len(grid) - 2)
+        share = (time_ns - grid[i]) / (grid[i + 1] - grid[i])
+        low, high = _at(self.ahead[i], waiting), _at(self.ahead[i + 1], waiting)
+        return low + (high - low) * share
+
+    def start(self, waiting: int) -> int:
+        """Rows to start with this many waiting and a free processor; 0 means wait for one more."""
+        return self.action[min(waiting, len(self.action) - 1)]
+
+
+def _at(values: Sequence[float], index: int) -> float:
+    last = len(values) - 1
+    if index <= last:
+        return values[index]
+    return values[last] + (values[last] - values[last - 1]) * (index - last)
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Solutions over a grid of rates, ascending, for one model."""
+
+    model: str
+    rows_max: int
+    solutions: tuple[Solution, ...]
+
+    def at(self, rate_per_ns: float) -> Solution:
+        """The solution of the nearest rate of the grid (by ratio)."""
+        solutions = self.solutions
+        rates = [solution.rate_per_ns for solution in solutions]
+        i = bisect_right(rates, rate_per_ns)
+        if i == 0:
+            return solutions[0]
+        if i == len(solutions):
+            return solutions[-1]
+        return solutions[i - 1] if rate_per_ns * rate_per_ns <= rates[i - 1] * rates[i] else solutions[i]
