@@ -46,7 +46,10 @@ RULES: dict[str, Rule] = {
     # layer 1
     "core": Rule(("errors", "config", "core"), stdlib=PURE_STDLIB),
     # layer 2
-    "partition": Rule(("errors", "config", "core", "partition"), _third("numpy networkx onnx onnxruntime torch")),
+    "partition": Rule(
+        ("errors", "config", "core", "partition", "executors.ort_session"),
+        _third("numpy networkx onnx onnxruntime torch"),
+    ),
     "executors": Rule(("errors", "config", "core", "partition", "executors"), _third("numpy onnxruntime torch")),
     "workload": Rule(("errors", "config", "core"), _third("numpy")),
     "metrics": Rule(("errors", "config", "core"), _third("numpy")),
