@@ -28,7 +28,7 @@ SHELL = ("errors", "config", "core", "partition", "executors", "loading", "workl
 
 @dataclass(frozen=True)
 class Rule:
-    """What one part of the package may import: names within lazybatch, and third-party packages."""
+    """What one part may import: itself, names within lazybatch, third parties, a part of the standard library."""
 
     inside: tuple[str, ...]
     third: frozenset[str] = frozenset()
@@ -121,7 +121,8 @@ def offences(module: str, source: str, *, is_package: bool = False, known: froze
             target = name.removeprefix("lazybatch").removeprefix(".")
             while target and known and target not in known:
                 target = target.rpartition(".")[0]
-            if target != module and not any(_covers(prefix, target) for prefix in rule.inside):
+            own = module.split(".")[0]
+            if target != own and not any(_covers(prefix, target) for prefix in (own, *rule.inside)):
                 found.append(
                     f"{line}: lazybatch.{module or '__init__'} must not import lazybatch.{target or '__init__'}"
                 )
