@@ -73,6 +73,7 @@ RULES: dict[str, Rule] = {
         (*SHELL, "engine", "profiler", "simulator", "api", "cli", "demo", ""),
         _third("numpy typer click rich matplotlib"),
     ),
+    "__main__": Rule(("cli",)),
     "demo": Rule(
         (*SHELL, "engine", "profiler", "simulator", "api", "demo", ""), _third("numpy rich matplotlib PIL onnxruntime")
     ),
