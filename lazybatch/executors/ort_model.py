@@ -1,0 +1,124 @@
+"""A partitioned ONNX model, ready to be served.
+
+Owns: `OrtModel`: the sessions of all nodes, shared by every executor made from them, and the contract with callers.
+Must not know: how the model was cut, the scheduler, buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lazybatch.core.graph import NodeGraph
+from lazybatch.errors import ModelError
+from lazybatch.executors.base import Row
+from lazybatch.executors.ort import OrtExecutor
+from lazybatch.executors.ort_admission import admit_row, row_dims
+from lazybatch.executors.ort_piece import OrtPiece, run_chain
+from lazybatch.executors.ort_session import CPU, CUDA, open_session, provider_names
+from lazybatch.executors.resident import resident_bytes
+from lazybatch.partition.pieces import Kind, Partition
+
+
+class OrtModel:
+    """A `Model` on ONNX Runtime.
+
+    threads: of the pool all sessions of this process share; the first one to ask decides.
+    providers: None or "cpu"; "cuda" keeps tensors between nodes on the device (functional, but no time has been
+    measured there; merging goes through host memory).
+
+    Raises `ModelError` when a piece cannot be loaded, `InvalidInput` for impossible options.
+    """
+
+    def __init__(
+        self, partition: Partition, *, threads: int | None = None, providers: str | Sequence[str] | None = None
+    ) -> None:
+        self.partition = partition
+        self._threads = threads
+        self._providers = provider_names(providers)
+        device = "cuda" if CUDA in self._providers else "cpu"
+        before = resident_bytes()
+        self._pieces = [
+            OrtPiece.of(
+                piece.name,
+                open_session(piece.path, optimise=False, threads=threads, providers=self._providers),
+                piece.inputs,
+                piece.outputs,
+                device,
+            )
+            for piece in partition.pieces
+        ]
+        self._weights_bytes = max(
+            sum(piece.weights_bytes for piece in partition.pieces), (resident_bytes() or 0) - (before or 0)
+        )
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.partition.model
+
+    @property
+    def graph(self) -> NodeGraph:
+        """The chain the scheduler sees."""
+        return self.partition.graph()
+
+    @property
+    def joinable(self) -> bool:
+        """Whether rows of different requests may share a sub-batch."""
+        return self.partition.joinable
+
+    @property
+    def reason(self) -> str | None:
+        """Why rows cannot be joined; None where they can."""
+        return self.partition.reason
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of model and partition."""
+        return self.partition.fingerprint
+
+    def admit(self, inputs: Any) -> Row:
+        """Check and copy one row; see `lazybatch.executors.ort_admission`. Raises `InvalidInput`."""
+        return admit_row(self.partition, inputs)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """A whole batch, batch axis included (also of 0 rows), node by node: what the whole model would give.
+
+        Raises `ExecutionError` naming the node that failed.
+        """
+        return run_chain(self._pieces, feeds, self.partition.outputs)
+
+    def executor(self, *, max_batch_size: int) -> OrtExecutor:
+        """A fresh executor. Memory is planned now where the model fixes all sizes, else with the first rows."""
+        made = OrtExecutor(
+            self.partition,
+            self._pieces,
+            max_batch_size=max_batch_size,
+            on_cpu=self._providers == [CPU],
+            weights_bytes=self._weights_bytes,
+        )
+        row = self.example()
+        if row is not None:
+            made.plan(row)
+        return made
+
+    def example(self) -> Row | None:
+        """A row of zeros (empty strings), or None where the model leaves a dimension of a row open."""
+        values: dict[str, Any] = {}
+        for name in self.partition.inputs:
+            boundary = self.partition.boundaries[name]
+            dims = row_dims(boundary)
+            if dims is None or None in dims or boundary.kind is Kind.OPAQUE:
+                return None
+            shape = tuple(int(dim) for dim in dims if dim is not None)
+            values[name] = np.full(shape, "") if boundary.dtype == "object" else np.zeros(shape, boundary.dtype)
+        return self.admit(values)
+
+    def whole_session(self) -> Any:
+        """The optimised whole model as one session under the same settings, for comparisons. Raises `ModelError`."""
+        path = self.partition.directory / "optimised.onnx"
+        if not path.exists():
+            raise ModelError(f"model {self.name!r}: its directory {self.partition.directory} holds no whole model")
+        return open_session(path, optimise=False, threads=self._threads, providers=self._providers)
