@@ -7,19 +7,20 @@ Must not know: how the model was cut, the scheduler, buffers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from lazybatch.core.graph import NodeGraph
-from lazybatch.errors import ModelError
+from lazybatch.errors import ExecutionError, InvalidInput, ModelError
 from lazybatch.executors.base import Row
 from lazybatch.executors.ort import OrtExecutor
-from lazybatch.executors.ort_admission import admit_row, row_dims
+from lazybatch.executors.ort_admission import admit_row
 from lazybatch.executors.ort_piece import OrtPiece, run_chain
+from lazybatch.executors.ort_sample import sample_row
+from lazybatch.executors.ort_sample import sample_row
 from lazybatch.executors.ort_session import CPU, CUDA, open_session, provider_names
 from lazybatch.executors.resident import resident_bytes
-from lazybatch.partition.pieces import Kind, Partition
+from lazybatch.partition.pieces import Partition
 
 
 class OrtModel:
@@ -83,6 +84,10 @@ class OrtModel:
         """Check and copy one row; see `lazybatch.executors.ort_admission`. Raises `InvalidInput`."""
         return admit_row(self.partition, inputs)
 
+    def sample_row(self, seed: int) -> dict[str, Any]:
+        """One made-up row as callers give it; see `lazybatch.executors.ort_sample`. Raises `InvalidInput`."""
+        return sample_row(self.partition, seed)
+
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """A whole batch, batch axis included (also of 0 rows), node by node: what the whole model would give.
 
@@ -91,7 +96,10 @@ class OrtModel:
         return run_chain(self._pieces, feeds, self.partition.outputs)
 
     def executor(self, *, max_batch_size: int) -> OrtExecutor:
-        """A fresh executor. Memory is planned now where the model fixes all sizes, else with the first rows."""
+        """A fresh executor, with memory planned for ``max_batch_size`` rows of the shape the partition was made with.
+
+        Where rows of other shapes come, buffers grow with the first of them; see `OrtExecutor.plan` to do it before.
+        """
         made = OrtExecutor(
             self.partition,
             self._pieces,
@@ -99,22 +107,10 @@ class OrtModel:
             on_cpu=self._providers == [CPU],
             weights_bytes=self._weights_bytes,
         )
-        row = self.example()
-        if row is not None:
-            made.plan(row)
+        # A model may refuse made-up rows (an index out of range, say); then memory is laid out as real rows come.
+        with suppress(InvalidInput, ExecutionError):
+            made.plan(self.admit(sample_row(self.partition, 0)))
         return made
-
-    def example(self) -> Row | None:
-        """A row of zeros (empty strings), or None where the model leaves a dimension of a row open."""
-        values: dict[str, Any] = {}
-        for name in self.partition.inputs:
-            boundary = self.partition.boundaries[name]
-            dims = row_dims(boundary)
-            if dims is None or None in dims or boundary.kind is Kind.OPAQUE:
-                return None
-            shape = tuple(int(dim) for dim in dims if dim is not None)
-            values[name] = np.full(shape, "") if boundary.dtype == "object" else np.zeros(shape, boundary.dtype)
-        return self.admit(values)
 
     def whole_session(self) -> Any:
         """The optimised whole model as one session under the same settings, for comparisons. Raises `ModelError`."""
