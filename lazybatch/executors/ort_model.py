@@ -17,10 +17,12 @@ from lazybatch.executors.ort import OrtExecutor
 from lazybatch.executors.ort_admission import admit_row
 from lazybatch.executors.ort_piece import OrtPiece, run_chain
 from lazybatch.executors.ort_sample import sample_row
-from lazybatch.executors.ort_sample import sample_row
 from lazybatch.executors.ort_session import CPU, CUDA, open_session, provider_names
 from lazybatch.executors.resident import resident_bytes
 from lazybatch.partition.pieces import Partition
+
+WHOLE_FILE = "whole.onnx"
+"""The optimised model before it was cut, in the partition's directory."""
 
 
 class OrtModel:
@@ -109,12 +111,12 @@ class OrtModel:
         )
         # A model may refuse made-up rows (an index out of range, say); then memory is laid out as real rows come.
         with suppress(InvalidInput, ExecutionError):
-            made.plan(self.admit(sample_row(self.partition, 0)))
+            made.plan(self.admit(self.sample_row(0)))
         return made
 
     def whole_session(self) -> Any:
         """The optimised whole model as one session under the same settings, for comparisons. Raises `ModelError`."""
-        path = self.partition.directory / "optimised.onnx"
+        path = self.partition.directory / WHOLE_FILE
         if not path.exists():
             raise ModelError(f"model {self.name!r}: its directory {self.partition.directory} holds no whole model")
         return open_session(path, optimise=False, threads=self._threads, providers=self._providers)

@@ -55,7 +55,7 @@ def cut(
     reason: str | None = None,
     in_place: Mapping[int, tuple[str, str]] | None = None,
 ) -> Partition:
-    """Write one file per group of nodes, and `optimised.onnx` with all of them."""
+    """Write one file per group of nodes, and `whole.onnx` with all of them."""
     known = {boundary.name: boundary for boundary in boundaries}
     held = dict(weights or {})
     pieces = []
@@ -72,7 +72,7 @@ def cut(
         pieces.append(Piece(f"node{index}", path, tuple(used), tuple(wanted), len(group), (pair,) if pair else ()))
     everything = [node for group in nodes for node in group]
     ends = ([known[name] for name in inputs], [known[name] for name in outputs])
-    _write(directory / "optimised.onnx", everything, *ends, list(held), held)
+    _write(directory / "whole.onnx", everything, *ends, list(held), held)
     return Partition(
         "tiny", "f" * 64, directory, tuple(pieces), known, tuple(inputs), tuple(outputs), reason is None, reason
     )
