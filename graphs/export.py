@@ -91,15 +91,16 @@ def compare(name: str, path: Path, *, rows: int = 3, length: int = LENGTH_DEFAUL
 
     Raises `ExportError` above `TOLERANCE`, or when torch's own answer is not finite.
     """
-    import onnxruntime
     import torch
+
+    from lazybatch.executors.ort_session import open_session
 
     inputs = sample(name, rows, length=length, seed=seed + 1)
     model = importlib.import_module(ZOO[name].module).build(seed)
     with torch.no_grad():
         answer = model(*(torch.from_numpy(array) for array in inputs.values()))
     wanted = [tensor.numpy() for tensor in (answer if isinstance(answer, tuple) else (answer,))]
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = open_session(path, optimise=True)
     got = session.run(list(ZOO[name].outputs), inputs)
     difference = max(_relative(ours, theirs) for ours, theirs in zip(got, wanted, strict=True))
     if not difference <= TOLERANCE:

@@ -287,6 +287,18 @@ class _Counters:
     queue_wait: Histogram = field(default_factory=Histogram)
     service: Histogram = field(default_factory=Histogram)
 
+    def add(self, other: _Counters) -> None:
+        """Count all that ``other`` has counted as well."""
+        numbers = ("arrived", "violations", "dispatches", "failed_dispatches", "rows", "busy_ns", "sub_batches")
+        for name in (*numbers, "preemptions", "merges"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for outcome, count in other.outcomes.items():
+            self.outcomes[outcome] += count
+        for reason, count in other.reasons.items():
+            self.reasons[reason] = self.reasons.get(reason, 0) + count
+        for name in ("latency", "queue_wait", "service"):
+            getattr(self, name).merge(getattr(other, name))
+
     def freeze(self) -> ModelStats:
         """A snapshot."""
         return ModelStats(
@@ -326,6 +338,13 @@ class Meter(Observer):
     def of(self, model: str) -> ModelStats:
         """The snapshot of one model; all zero and empty where nothing has been seen of it."""
         return self._models.get(model, _Counters()).freeze()
+
+    def total(self) -> ModelStats:
+        """The snapshot of all models together."""
+        total = _Counters()
+        for counters in self._models.values():
+            total.add(counters)
+        return total.freeze()
 
     def _counters(self, model: str) -> _Counters:
         counters = self._models.get(model)

@@ -233,14 +233,21 @@ def check_table(table: latency.LatencyTable, model: Identified, allow_foreign: b
             "profile this model again"
         )
     measured_on = table.provenance.get("machine")
-    if isinstance(measured_on, Mapping):
-        here = machine()
-        for key in _COMPARED:
-            if key in measured_on and measured_on[key] != here.get(key):
-                raise TableMismatch(
-                    f"the latency table of model {table.model!r} was measured on another machine: "
-                    f"{key} {measured_on[key]!r} there, {here.get(key)!r} here; profile again, or allow a foreign table"
-                )
+    difference = machine_difference(measured_on) if isinstance(measured_on, Mapping) else None
+    if difference is not None:
+        raise TableMismatch(
+            f"the latency table of model {table.model!r} was measured on another machine: {difference}; "
+            "profile again, or allow a foreign table"
+        )
+
+
+def machine_difference(measured_on: Mapping[str, object]) -> str | None:
+    """How the described machine differs from this one where it matters for times; None where it does not."""
+    here = machine()
+    for key in _COMPARED:
+        if key in measured_on and measured_on[key] != here.get(key):
+            return f"{key} {measured_on[key]!r} there, {here.get(key)!r} here"
+    return None
 
 
 def _describe(ours: tuple[str, ...], theirs: tuple[str, ...]) -> str:

@@ -1,0 +1,63 @@
+"""What a command prints, and where.
+
+Owns: `Report` (a command's result), `emit`, `progress_bar`.
+Must not know: what the results mean.
+
+With ``--json`` exactly one JSON object goes to stdout; everything else, progress included, goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+GOOD, DOES_NOT_HOLD, BAD_INPUT = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """values: the JSON object. lines: the same for people. holds: whether what was checked holds (exit status 0)."""
+
+    values: Mapping[str, object]
+    lines: Sequence[str]
+    holds: bool = True
+
+
+def emit(report: Report, as_json: bool) -> int:
+    """Print a report; returns the exit status."""
+    if as_json:
+        print(json.dumps(report.values, allow_nan=False))
+    else:
+        for line in report.lines:
+            print(line)
+    return GOOD if report.holds else DOES_NOT_HOLD
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[float, str], None]]:
+    """A bar on stderr, to be told (share done 0..1, a few words); nothing at all where stderr is no terminal."""
+    console = Console(stderr=True)
+    if not sys.stderr.isatty():
+        yield lambda share, words: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[words]}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=1.0, words="")
+        yield lambda share, words: bar.update(task, completed=share, words=words)
+
+
+def milliseconds(value: object) -> str:
+    """A number of milliseconds for people; a dash where there is none."""
+    return f"{value:.3f} ms" if isinstance(value, int | float) else "-"
+
+
+def aligned(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Two columns."""
+    width = max((len(name) for name, _ in pairs), default=0)
+    return [f"{name:<{width}}  {value}" for name, value in pairs]

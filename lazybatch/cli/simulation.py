@@ -1,0 +1,144 @@
+"""The command ``simulate``: a seeded load through the scheduler in virtual time.
+
+Owns: the command's options, its checks and its figures.
+Must not know: how options are read from the command line.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from lazybatch.cli.output import Report, aligned, milliseconds
+from lazybatch.config import BATCH_SIZE_MAX, QUEUE_CAPACITY_MAX, whole
+from lazybatch.core import policies
+from lazybatch.core.graph import NodeGraph
+from lazybatch.core.lane import LaneSpec
+from lazybatch.core.latency import LatencyTable
+from lazybatch.core.policies.base import Policy
+from lazybatch.errors import InvalidInput
+from lazybatch.metrics import Meter, Observer, latency_summary
+from lazybatch.profiles import load
+from lazybatch.simulator import SimulationResult, requests_from, simulate
+from lazybatch.trace import TraceWriter
+from lazybatch.workload import poisson, recorded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What ``simulate`` may be told; times in milliseconds as users write them."""
+
+    table: Path
+    policy: str
+    rate_rps: float | None
+    requests: int
+    sla_ms: float | None
+    seed: int
+    window_ms: float | None = None
+    max_batch: int | None = None
+    queue_capacity: int = 256
+    arrivals: Path | None = None
+    trace: Path | None = None
+
+
+def run(options: Options) -> Report:
+    """Simulate and report. Raises `InvalidInput` for whatever is wrong with the options or the files."""
+    whole("--requests", options.requests, 1, QUEUE_CAPACITY_MAX)
+    whole("--queue-capacity", options.queue_capacity, 1, QUEUE_CAPACITY_MAX)
+    if options.max_batch is not None:
+        whole("--max-batch", options.max_batch, 1, BATCH_SIZE_MAX)
+    sla_ns = None if options.sla_ms is None else _nanoseconds("--sla-ms", options.sla_ms, zero=False)
+    policy = _policy(options)
+    table = load(options.table)
+    arrivals_ns = _arrivals(options)
+    lane = _lane(options, table, sla_ns)
+    requests = requests_from(arrivals_ns, table.model, sla_ns=sla_ns)
+    meter = Meter()
+    observers: list[Observer] = [meter]
+    if options.trace is None:
+        result = simulate([lane], policy, requests, observers=observers)
+    else:
+        with TraceWriter(options.trace, [lane.graph]) as writer:
+            result = simulate([lane], policy, requests, observers=[meter, writer])
+    return _report(options, table, result, meter, len(requests))
+
+
+def _nanoseconds(option: str, value_ms: float, *, zero: bool) -> int:
+    if not math.isfinite(value_ms) or value_ms < 0 or (value_ms == 0 and not zero) or value_ms > 1e11:
+        allowed = "0 or more" if zero else "more than 0"
+        raise InvalidInput(f"{option} must be a number of milliseconds, {allowed}, got {value_ms}")
+    return max(round(value_ms * 1e6), 0 if zero else 1)
+
+
+def _policy(options: Options) -> Policy:
+    if options.window_ms is None:
+        return policies.by_name(options.policy)
+    if options.policy != "graph":
+        raise InvalidInput(f"--window-ms belongs to policy 'graph', the policy is {options.policy!r}")
+    return policies.by_name("graph", window_ns=_nanoseconds("--window-ms", options.window_ms, zero=True))
+
+
+def _arrivals(options: Options) -> list[int]:
+    if (options.arrivals is None) == (options.rate_rps is None):
+        raise InvalidInput("give either --rate (a Poisson load) or --arrivals (a recorded one)")
+    if options.arrivals is not None:
+        arrivals_ns = recorded(options.arrivals)
+        if not arrivals_ns:
+            raise InvalidInput(f"the trace {str(options.arrivals)!r} holds no arrivals")
+        return arrivals_ns[: options.requests]
+    assert options.rate_rps is not None
+    return poisson(options.rate_rps, options.requests, options.seed)
+
+
+def _lane(options: Options, table: LatencyTable, sla_ns: int | None) -> LaneSpec:
+    return LaneSpec(
+        graph=NodeGraph.chain(table.model, table.nodes),
+        latency=table,
+        max_batch_size=table.batch_sizes[-1] if options.max_batch is None else options.max_batch,
+        queue_capacity=options.queue_capacity,
+        sla_ns=sla_ns,
+        joinable=table.provenance.get("joinable") is not False,
+    )
+
+
+def _report(options: Options, table: LatencyTable, result: SimulationResult, meter: Meter, offered: int) -> Report:
+    stats = meter.of(table.model)
+    span_ns = max(1, result.end_ns - result.start_ns)
+    values: dict[str, object] = {
+        "simulated": True,
+        "model": table.model,
+        "policy": options.policy,
+        "rate_rps": options.rate_rps,
+        "requests": offered,
+        "seed": options.seed,
+        "sla_ms": options.sla_ms,
+        **latency_summary(result.latencies_ns.values()).as_ms(),
+        "queue_wait_mean_ms": stats.queue_wait.as_ms()["mean_ms"],
+        "violations": result.violations,
+        "late": len(result.late),
+        "dropped": len(result.dropped),
+        "completed": len(result.latencies_ns),
+        "throughput_rps": result.throughput_rps,
+        "mean_batch": result.mean_batch,
+        "utilisation": stats.busy_ns / span_ns,
+        "dispatches": result.dispatches,
+        "sub_batches": result.batches,
+        "preemptions": result.preemptions,
+        "merges": result.merges,
+        "reasons": dict(stats.reasons),
+    }
+    target = "no target" if options.sla_ms is None else f"target {options.sla_ms:g} ms"
+    offered_words = f"{offered} requests" + ("" if options.rate_rps is None else f" at {options.rate_rps:g}/s")
+    pairs = [
+        ("mean latency", milliseconds(values["mean_ms"])),
+        ("p50", milliseconds(values["p50_ms"])),
+        ("p99", milliseconds(values["p99_ms"])),
+        ("violations", f"{100 * result.violations:.2f} % ({len(result.late)} late, {len(result.dropped)} dropped)"),
+        ("throughput", f"{result.throughput_rps:.1f}/s, processor busy {100 * stats.busy_ns / span_ns:.0f} %"),
+        ("rows per dispatch", f"{result.mean_batch:.2f} over {result.dispatches} dispatches"),
+        ("preemptions", f"{result.preemptions}, merges {result.merges}"),
+        *((f"  {reason}", str(count)) for reason, count in sorted(stats.reasons.items(), key=lambda item: -item[1])),
+    ]
+    title = f"simulated: {table.model}, policy {options.policy}, {offered_words}, {target}, seed {options.seed}"
+    return Report(values, [title, *aligned(pairs)])

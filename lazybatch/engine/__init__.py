@@ -1,0 +1,12 @@
+"""The live driver: one thread that owns the scheduler and the executors, and the futures callers hold.
+
+Owns: `Engine` and its parts. Must not know: the simulator, frameworks, how a model is loaded.
+"""
+
+from lazybatch.engine.clock import Clock, MonotonicClock, SteppedClock
+from lazybatch.engine.driver import ServedModel
+from lazybatch.engine.engine import Engine
+from lazybatch.engine.entry import RequestFuture
+from lazybatch.engine.stats import Stats
+
+__all__ = ["Clock", "Engine", "MonotonicClock", "RequestFuture", "ServedModel", "Stats", "SteppedClock"]

@@ -1,0 +1,373 @@
+"""The driver: one turn of the loop, and everything only the engine thread may touch.
+
+Owns: `Driver`: the scheduler, the executors, the rows they hold; it carries out what the scheduler decides and resolves
+futures at node boundaries. `ServedModel`, what it needs to know of a model.
+Must not know: how callers submit and wait (`engine.engine`), which thread it runs on.
+
+The order of one turn: messages, queue timeouts, one decision, one node. Whatever a node, an executor or a callable
+raises ends the rows concerned and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lazybatch.core.lane import LaneSpec
+from lazybatch.core.scheduler import Scheduler
+from lazybatch.core.task import Merge, Task, Where
+from lazybatch.engine.clock import Clock
+from lazybatch.engine.entry import Entry, Event, State
+from lazybatch.engine.ledger import Ledger
+from lazybatch.engine.mailbox import Arrived, Close, Mailbox, Message, Ran, Refused, Withdrawn
+from lazybatch.engine.workers import Job, Workers, execute
+from lazybatch.errors import DeadlineExceeded, ExecutionError, InvariantError, LazyBatchError, ShuttingDown
+from lazybatch.executors.base import Executor
+from lazybatch.metrics import Observer, Observers, Outcome
+
+_log = logging.getLogger("lazybatch.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model with its executor. pooled: its (one) node runs on worker threads instead of the engine's own."""
+
+    spec: LaneSpec
+    executor: Executor
+    pooled: bool = False
+
+
+class Driver:
+    """Drives one scheduler. Not thread-safe, on purpose: everything else talks to it through the mailbox."""
+
+    def __init__(
+        self,
+        served: Sequence[ServedModel],
+        make_scheduler: Callable[[], Scheduler],
+        ledger: Ledger,
+        mailbox: Mailbox,
+        clock: Clock,
+        observers: Iterable[Observer],
+        workers: Workers | None,
+    ) -> None:
+        self._served = {one.spec.graph.model: one for one in served}
+        self._make_scheduler = make_scheduler
+        self._ledger = ledger
+        self._mailbox = mailbox
+        self._clock = clock
+        self._observers = Observers(observers)
+        self._workers = workers
+        self._entries: dict[int, Entry] = {}
+        self._members: dict[int, tuple[ServedModel, list[int]]] = {}
+        self._outstanding = 0
+        self._generation = 0
+        self._closing = False
+        self.finished = False
+        self.scheduler = make_scheduler()
+
+    # -- one turn ------------------------------------------------------------------------------------------------
+
+    def turn(self) -> bool:
+        """Handle messages, decide, run one node. False when there was nothing to run (then wait, or stop)."""
+        now = self._clock.now_ns()
+        # Only what is there now: clients that post all the time must not keep us from running nodes.
+        for _ in range(len(self._mailbox)):
+            self._handle(self._mailbox.next(), now)
+        for request_id in self.scheduler.expire(now):
+            self._timed_out(request_id, now)
+        task = self.scheduler.schedule(now)
+        if task is not None:
+            self._start(task, now)
+            return True
+        self._check_end()
+        return False
+
+    def next_wakeup_ns(self) -> int | None:
+        """When to take the next turn at the latest, after `turn` returned False; None: when a message comes."""
+        return self.scheduler.next_wakeup()
+
+    def _check_end(self) -> None:
+        if self._outstanding:
+            return
+        if self.scheduler.idle:
+            if self._closing and not len(self._mailbox):
+                self._finish()
+        elif self.scheduler.next_wakeup() is None:
+            raise InvariantError("the policy leaves rows waiting for ever: nothing runs and no wake-up is set")
+
+    def _handle(self, message: Message, now: int) -> None:
+        match message:
+            case Arrived():
+                self._arrive(message.entries, now)
+            case Withdrawn():
+                self._withdraw(message.entry, message.outcome, now)
+            case Ran():
+                self._ran(message)
+            case Close():
+                self._closing = True
+                self.scheduler.drain()
+                if not message.drain:
+                    self._abort(now)
+            case Refused():
+                for request in message.requests:
+                    self._notify("exited", now, request, Outcome.REJECTED, None)
+
+    def _arrive(self, entries: Iterable[Entry], now: int) -> None:
+        for entry in entries:
+            request = entry.request
+            self._entries[request.id] = entry
+            if self._observers:
+                self._notify("arrived", now, request)
+            if entry.ended:
+                self._forget(request.id)
+                continue
+            try:
+                self.scheduler.add(request)
+            except LazyBatchError as error:  # admission was exact, so this is ours; the row must not be lost over it
+                _log.error("an admitted row was refused by the scheduler", exc_info=True)
+                self._fail(entry, f"the scheduler refused it: {error}", error, now)
+
+    # -- running nodes -------------------------------------------------------------------------------------------
+
+    def _start(self, task: Task, now: int) -> None:
+        served = self._served[task.model]
+        rows = None
+        if task.opened:
+            entries = [self._entries[request_id] for request_id in task.opened]
+            self._ledger.opened(task, entries, now)
+            self._members[task.sub_batch] = (served, list(task.opened))
+            rows = {entry.request.id: entry.row for entry in entries if entry.row is not None}
+            if self._observers:
+                self._notify("opened", now, task)
+                if task.preempted is not None:
+                    self._notify("preempted", now, task)
+        last = task.node == len(served.spec.graph) - 1
+        job = Job(task, served.executor, rows, last, self._generation)
+        if served.pooled and self._workers is not None:
+            self._outstanding += 1
+            self._workers.put(job)
+            return
+        start_ns = self._clock.now_ns()
+        results, error = execute(job)
+        self._settle(task, start_ns, self._clock.now_ns(), results, error)
+
+    def _ran(self, ran: Ran) -> None:
+        self._outstanding -= 1
+        if ran.generation == self._generation:
+            self._settle(ran.task, ran.start_ns, ran.end_ns, ran.results, ran.error)
+        elif ran.results is None:
+            self._discard(self._served[ran.task.model], ran.task.sub_batch)
+
+    def _settle(
+        self, task: Task, start_ns: int, end_ns: int, results: dict[int, Any] | None, error: BaseException | None
+    ) -> None:
+        """A node boundary: tell the scheduler, then do what follows from it."""
+        failed = error is not None
+        self._ledger.dispatched(task, start_ns, end_ns, failed)
+        if self._observers:
+            self._notify("dispatched", start_ns, end_ns, task, failed)
+        if error is not None:
+            self._failed(task, error, end_ns)
+            return
+        done = self.scheduler.complete(task, end_ns)
+        if results is not None:
+            del self._members[task.sub_batch]
+            for request_id in done.evicted:
+                self._forget(request_id)
+            self._deliver(task, done.finished, results, end_ns)
+        elif done.evicted:
+            self._evict(task.sub_batch, done.evicted, end_ns)
+        self._merge_all(done.merges, end_ns)
+
+    def _deliver(self, task: Task, finished: Iterable[int], results: Mapping[int, Any], now: int) -> None:
+        outcomes: list[tuple[Entry, Any, ExecutionError | None]] = []
+        with self._ledger.lock:
+            for request_id in finished:
+                entry = self._forget(request_id)
+                result = results.get(request_id, _MISSING)
+                if result is _MISSING or isinstance(result, BaseException):
+                    error = self._error(task, result)
+                    if self._ledger.move(entry, Event.FAIL, now):
+                        outcomes.append((entry, None, error))
+                elif self._ledger.move(entry, Event.COMPLETE, now):
+                    outcomes.append((entry, result, None))
+        for entry, result, failure in outcomes:
+            if self._observers:
+                self._exited(entry, now, Outcome.COMPLETED if failure is None else Outcome.FAILED)
+            if failure is None:
+                entry.future.deliver(result)
+            else:
+                entry.future.fail(failure)
+
+    def _failed(self, task: Task, error: BaseException, now: int) -> None:
+        served, _ = self._members.pop(task.sub_batch)
+        self._discard(served, task.sub_batch)
+        failure = self.scheduler.fail(task, now)
+        for request_id in failure.evicted:
+            self._forget(request_id)
+        for request_id in failure.retried:
+            self._ledger.move(self._entries[request_id], Event.RETRY, now)
+        for request_id in failure.failed:
+            self._resolve(self._forget(request_id), Event.FAIL, self._error(task, error), now)
+        self._merge_all(failure.merges, now)
+
+    def _error(self, task: Task, cause: object) -> ExecutionError:
+        """The error of one row; each row gets its own, so that tracebacks do not mix."""
+        node = self._served[task.model].spec.graph.nodes[task.node].name
+        if not isinstance(cause, BaseException):
+            return ExecutionError(f"model {task.model!r}: the executor returned no result for this row")
+        if isinstance(cause, ExecutionError):  # the executor has said it all
+            error = ExecutionError(*cause.args)
+            error.__cause__ = cause.__cause__
+            return error
+        error = ExecutionError(f"model {task.model!r}, node {node!r}: {type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        return error
+
+    # -- rows that leave early, sub-batches that join ----------------------------------------------------------------
+
+    def _withdraw(self, entry: Entry, outcome: Outcome, now: int) -> None:
+        """The future is resolved; take the row out of queue or sub-batch. It may have finished meanwhile."""
+        if self._observers:
+            self._exited(entry, now, outcome)
+        self._remove(entry.request.id, now)
+
+    def _remove(self, request_id: int, now: int) -> None:
+        cancellation = self.scheduler.cancel(request_id, now)
+        if cancellation.where in (Where.UNKNOWN, Where.RUNNING):
+            return  # finished and forgotten, or to be reported as evicted when its node ends
+        if cancellation.where is Where.PARKED and cancellation.sub_batch is not None:
+            self._evict(cancellation.sub_batch, (request_id,), now)
+        else:
+            self._forget(request_id)
+        self._merge_all(cancellation.merges, now)
+
+    def _evict(self, sub_batch: int, request_ids: Sequence[int], now: int) -> None:
+        """Rows the scheduler has removed leave their sub-batch in the executor; the last one ends it."""
+        served, members = self._members[sub_batch]
+        for request_id in request_ids:
+            members.remove(request_id)
+            self._forget(request_id)
+        if not members:
+            del self._members[sub_batch]
+            self._discard(served, sub_batch)
+            return
+        try:
+            served.executor.evict(sub_batch, request_ids)
+        except BaseException as error:
+            self._break(sub_batch, "evicting rows failed", error, now)
+
+    def _merge_all(self, merges: Iterable[Merge], now: int) -> None:
+        for merge in merges:
+            if merge.source not in self._members:
+                continue  # it broke on the way; the target is whole
+            if merge.target not in self._members:
+                self._break(merge.source, "merging sub-batches failed", InvariantError("the other one is gone"), now)
+                continue
+            served, source = self._members.pop(merge.source)
+            self._members[merge.target][1].extend(source)
+            self._ledger.merged(merge, now)
+            if self._observers:
+                self._notify("merged", now, merge)
+            try:
+                served.executor.merge(merge.target, merge.source)
+            except BaseException as error:
+                self._discard(served, merge.source)
+                self._break(merge.target, "merging sub-batches failed", error, now)
+
+    def _break(self, sub_batch: int, what: str, error: BaseException, now: int) -> None:
+        """The executor can no longer be trusted with a parked sub-batch: its rows fail, all others go on."""
+        served, members = self._members.pop(sub_batch)
+        self._discard(served, sub_batch)
+        merges: list[Merge] = []
+        for request_id in members:
+            merges += self.scheduler.cancel(request_id, now).merges
+            self._fail(self._entries[request_id], f"{what}: {type(error).__name__}: {error}", error, now)
+        self._merge_all(merges, now)
+
+    @staticmethod
+    def _discard(served: ServedModel, sub_batch: int) -> None:
+        try:
+            served.executor.discard(sub_batch)
+        except BaseException:
+            _log.error("the executor of model %r could not discard", served.spec.graph.model, exc_info=True)
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+
+    def _timed_out(self, request_id: int, now: int) -> None:
+        entry = self._forget(request_id)
+        waited_ms = (now - entry.request.arrival_ns) / 1e6
+        text = f"model {entry.request.model!r}: waited {waited_ms:.1f} ms in the queue, its level's limit"
+        self._resolve(entry, Event.EXPIRE, DeadlineExceeded(text), now)
+
+    def _fail(self, entry: Entry, text: str, cause: BaseException, now: int) -> None:
+        self._forget(entry.request.id)
+        error = ExecutionError(f"model {entry.request.model!r}: {text}")
+        error.__cause__ = cause
+        self._resolve(entry, Event.FAIL, error, now)
+
+    def _resolve(self, entry: Entry, event: Event, error: LazyBatchError, now: int) -> None:
+        if self._ledger.move(entry, event, now):
+            if self._observers:
+                self._exited(entry, now, _OUTCOMES[event])
+            entry.future.fail(error)
+
+    def _forget(self, request_id: int) -> Entry:
+        """The scheduler no longer knows the row; neither shall we, and its inputs can go."""
+        entry = self._entries.pop(request_id)
+        entry.row = None
+        return entry
+
+    def _abort(self, now: int) -> None:
+        """Shutdown without drain: everything that is not being run by a worker right now ends here."""
+        for entry in list(self._entries.values()):
+            pooled = self._served[entry.request.model].pooled and self._workers is not None
+            if entry.request.id not in self._entries or (pooled and entry.state is State.RUNNING):
+                continue
+            self._resolve(entry, Event.CANCEL, ShuttingDown("the batcher was shut down before this row ran"), now)
+            self._remove(entry.request.id, now)
+
+    def reset(self, error: BaseException) -> None:
+        """The scheduler failed us: end every accepted row, and start with a fresh one so that later rows are served."""
+        now = self._clock.now_ns()
+        self._generation += 1
+        for sub_batch, (served, _) in self._members.items():
+            if not (served.pooled and self._workers is not None):  # a worker's sub-batch is ended when it comes back
+                self._discard(served, sub_batch)
+        self._members.clear()
+        self._entries.clear()
+        with self._ledger.lock:
+            entries = list(self._ledger.live.values())
+        for entry in entries:
+            entry.row = None
+            failure = ExecutionError(f"model {entry.request.model!r}: the scheduler failed: {error!r}")
+            failure.__cause__ = error
+            self._resolve(entry, Event.FAIL, failure, now)
+        self.scheduler = self._make_scheduler()
+        if self._closing:
+            self.scheduler.drain()
+
+    def _finish(self) -> None:
+        for served in self._served.values():
+            try:
+                served.executor.shutdown()
+            except BaseException:
+                _log.error("executor of %r failed to shut down", served.spec.graph.model, exc_info=True)
+        self.finished = True
+
+    # -- observers -----------------------------------------------------------------------------------------------
+
+    def _exited(self, entry: Entry, now: int, outcome: Outcome) -> None:
+        self._notify("exited", now, entry.request, outcome, entry.first_dispatch_ns)
+
+    def _notify(self, hook: str, *arguments: Any) -> None:
+        try:
+            getattr(self._observers, hook)(*arguments)
+        except BaseException:
+            _log.error("an observer failed in %r", hook, exc_info=True)
+
+
+_MISSING = object()
+_OUTCOMES = {Event.FAIL: Outcome.FAILED, Event.CANCEL: Outcome.CANCELLED, Event.EXPIRE: Outcome.EXPIRED}

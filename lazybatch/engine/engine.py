@@ -1,0 +1,352 @@
+"""The live engine: admission, futures, and the one thread that serves them.
+
+Owns: `Engine`: what callers of any thread may do (submit, cancel, stats, shutdown), the life of its threads, and what
+happens to forgotten engines at interpreter exit.
+Must not know: how nodes run, what the scheduler decides (`engine.driver` carries that out), models' files.
+
+Threads: the engine thread, the timer thread (with the first hard limit), worker threads (with the first callable).
+All are daemons; at interpreter exit every engine still alive is shut down and waited for briefly, so that none of them
+is stopped in the middle of a runtime's native code.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from time import monotonic
+
+from lazybatch.core.policies.base import Policy
+from lazybatch.core.request import UNBOUNDED_NS, Request
+from lazybatch.core.scheduler import Scheduler
+from lazybatch.engine.clock import Clock, MonotonicClock
+from lazybatch.engine.driver import Driver, ServedModel
+from lazybatch.engine.entry import Entry, Event, RequestFuture
+from lazybatch.engine.ledger import Ledger
+from lazybatch.engine.mailbox import Arrived, Close, Mailbox, Refused, Withdrawn
+from lazybatch.engine.stats import Stats
+from lazybatch.engine.timers import Timers
+from lazybatch.engine.workers import Workers
+from lazybatch.errors import DeadlineExceeded, InvalidInput, LazyBatchError, Overloaded, SelfWait, ShuttingDown
+from lazybatch.executors.base import Row
+from lazybatch.metrics import Observer, Outcome
+
+_log = logging.getLogger("lazybatch.engine")
+
+_EXIT_WAIT_S = 5.0
+_RESETS_MAX = 3
+
+
+class Engine:
+    """Serves several models with one scheduler.
+
+    threaded: False for an engine that moves only by `step` (with a `SteppedClock`, a trace is replayed exactly).
+    processors: tasks at once; more than one only where all models are pooled one-node models.
+
+    Raises `InvalidInput` for contradicting options (see `Scheduler`).
+    """
+
+    def __init__(
+        self,
+        served: Sequence[ServedModel],
+        policy: Policy,
+        *,
+        processors: int = 1,
+        isolate_failures: bool = True,
+        observers: Iterable[Observer] = (),
+        clock: Clock | None = None,
+        threaded: bool = True,
+        name: str = "lazybatch",
+    ) -> None:
+        self._clock = clock or MonotonicClock()
+        self._name = name
+        self._threaded = threaded
+        self._specs = {one.spec.graph.model: one.spec for one in served}
+        self._own_threads: set[int] = set()
+        self._ids = itertools.count()
+        self._closed: str | None = None
+        self._ended = threading.Event()
+        self._mailbox = Mailbox()
+        observers = tuple(observers)
+        self._watched = bool(observers)
+        self._ledger = Ledger(self._specs)
+        self._timers = Timers(self._clock, self._expire, self._start_thread if threaded else None)
+        self._workers = None
+        if threaded and any(one.pooled for one in served):
+            self._workers = Workers(processors, self._clock, self._mailbox, self._start_thread)
+
+        def make_scheduler() -> Scheduler:
+            specs = [one.spec for one in served]
+            return Scheduler(specs, policy, processors=processors, isolate_failures=isolate_failures)
+
+        self._driver = Driver(
+            served, make_scheduler, self._ledger, self._mailbox, self._clock, observers, self._workers
+        )
+        self._resets = 0
+        if threaded:
+            _alive.add(self)
+            self._start_thread(self._run, "engine")
+
+    # -- what callers do -----------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        model: str,
+        rows: Sequence[Row],
+        *,
+        sla_ns: int | None = None,
+        limit_ns: int | None = None,
+        priority: int = 0,
+        arrival_ns: int | None = None,
+    ) -> list[RequestFuture]:
+        """Admit all rows of a call or none; one future per row. Never blocks.
+
+        sla_ns: soft target from now, None for the model's. limit_ns: hard limit as a clock reading.
+        arrival_ns: when the rows came, for replays; None for now.
+        Futures of rows that are not admitted have already failed: `Overloaded`, `DeadlineExceeded`, `ShuttingDown`.
+        """
+        spec = self._specs.get(model)
+        if spec is None:
+            raise InvalidInput(f"unknown model {model!r}; known are {', '.join(map(repr, self._specs))}")
+        with self._ledger.lock:
+            now = self._clock.now_ns() if arrival_ns is None else arrival_ns
+            target_ns = spec.sla_ns if sla_ns is None else sla_ns
+            deadline_ns = UNBOUNDED_NS if target_ns is None else now + target_ns
+            if limit_ns is not None:
+                deadline_ns = min(deadline_ns, limit_ns)
+            requests = [
+                Request(next(self._ids), model, now, deadline_ns, row.signature, row.size, priority) for row in rows
+            ]
+            refusal = self._refusal(model, len(rows), limit_ns, now)
+            if refusal is None:
+                entries = tuple(self._entry(*pair, limit_ns) for pair in zip(requests, rows, strict=True))
+                self._ledger.admit(entries)
+                self._mailbox.post(Arrived(entries))
+            else:
+                self._ledger.reject(model, len(rows), _CAUSES[type(refusal)])
+                if self._watched:
+                    self._mailbox.post(Refused(tuple(requests)))
+        if refusal is not None:
+            return [_failed(refusal) for _ in rows]
+        if limit_ns is not None:
+            for entry in entries:
+                self._timers.add(entry)
+        return [entry.future for entry in entries]
+
+    def reject_invalid(self, model: str, rows: int) -> None:
+        """Count rows whose inputs were refused before they came here."""
+        self._ledger.reject(model, rows, "invalid")
+
+    def stats(self) -> Stats:
+        """A consistent snapshot; from any thread."""
+        return self._ledger.snapshot()
+
+    def on_own_thread(self) -> bool:
+        """Whether the caller runs on one of this engine's threads (also in a callable or a future's callback)."""
+        return threading.get_ident() in self._own_threads
+
+    def refuse_self_wait(self, what: str) -> None:
+        """Raise `SelfWait` when ``what`` is called on one of this engine's own threads."""
+        if self.on_own_thread():
+            raise SelfWait(f"{what} was called on one of the batcher's own threads and would wait for itself")
+
+    @property
+    def closed(self) -> bool:
+        """Whether admission is closed."""
+        return self._closed is not None
+
+    def _refusal(self, model: str, rows: int, limit_ns: int | None, now: int) -> LazyBatchError | None:
+        if self._closed is not None:
+            return ShuttingDown(self._closed)
+        if limit_ns is not None and limit_ns <= now:
+            return DeadlineExceeded(f"model {model!r}: the time limit had passed {(now - limit_ns) / 1e6:.1f} ms ago")
+        capacity, waiting = self._specs[model].queue_capacity, self._ledger.waiting(model)
+        if waiting + rows > capacity:
+            never = "; a call of that many rows can never fit" if rows > capacity else ""
+            return Overloaded(f"model {model!r}: {waiting} of {capacity} rows wait, {rows} more do not fit{never}")
+        return None
+
+    def _entry(self, request: Request, row: Row, limit_ns: int | None) -> Entry:
+        future = RequestFuture(on_own_thread=self.on_own_thread)
+        entry = Entry(request, row, limit_ns, future)
+        future.bind(partial(self._cancel, entry))
+        return entry
+
+    # -- ends that do not wait for the engine thread -----------------------------------------------------------------
+
+    def _cancel(self, entry: Entry) -> bool:
+        return self._end(entry, Event.CANCEL, Outcome.CANCELLED)
+
+    def _expire(self, entry: Entry) -> None:
+        if self._end(entry, Event.EXPIRE, Outcome.EXPIRED):
+            request = entry.request
+            after_ms = ((entry.limit_ns or 0) - request.arrival_ns) / 1e6
+            where = "while it waited in the queue" if entry.first_dispatch_ns is None else "while it was being run"
+            entry.future.fail(
+                DeadlineExceeded(f"model {request.model!r}: the limit of {after_ms:.1f} ms passed {where}")
+            )
+
+    def _end(self, entry: Entry, event: Event, outcome: Outcome) -> bool:
+        with self._ledger.lock:
+            ended = self._ledger.move(entry, event, self._clock.now_ns())
+            if ended:
+                # Posted before the lock is given up: whoever takes the freed place is queued behind this message.
+                self._mailbox.post(Withdrawn(entry, outcome))
+        return ended
+
+    def _end_waiting(self, *, running: bool) -> None:
+        """Fail with `ShuttingDown` what waits, and with ``running`` also what is in flight."""
+        with self._ledger.lock:
+            entries = [entry for entry in self._ledger.live.values() if running or entry.waiting]
+            ended = [entry for entry in entries if self._end(entry, Event.CANCEL, Outcome.CANCELLED)]
+        for entry in ended:
+            entry.future.fail(ShuttingDown("the batcher was shut down before this row was done"))
+
+    # -- shutdown ------------------------------------------------------------------------------------------------
+
+    def close(self, drain: bool = True) -> None:
+        """Ask the engine to end, without waiting and without taking a lock (finalizers call this)."""
+        self._closed = self._closed or "the batcher is shut down"
+        self._mailbox.post(Close(drain))
+
+    def shutdown(self, drain: bool = True, timeout: float | None = None) -> bool:
+        """Close admission, then wait for the end. See `LazyBatcher.shutdown`."""
+        self.refuse_self_wait("shutdown")
+        until = None if timeout is None else monotonic() + timeout
+        with self._ledger.lock:  # rows admitted before are ahead of the message, none are admitted after
+            self.close(drain)
+        if not drain:
+            self._end_waiting(running=False)
+        if not self._threaded:
+            while not self._driver.finished and not self._ended.is_set():
+                self.step_and_wait()
+        if self._ended.wait(None if until is None else max(0.0, until - monotonic())):
+            return True
+        self._mailbox.post(Close(drain=False))
+        self._end_waiting(running=True)
+        return self._ended.is_set()
+
+    # -- the engine's own thread ---------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """One turn of the loop, for engines without a thread: whether a node ran."""
+        self._timers.fire(self._clock.now_ns())
+        return self._driver.turn()
+
+    def next_wakeup_ns(self) -> int | None:
+        """After `step` returned False: when to call it again at the latest; None: when something was submitted."""
+        times = (self._driver.next_wakeup_ns(), self._timers.next_ns())
+        return min((time_ns for time_ns in times if time_ns is not None), default=None)
+
+    def step_and_wait(self) -> None:
+        """One turn; when nothing ran, wait (or let the stepped clock jump) until there may be something."""
+        if not self._turn(self.step) and not self._driver.finished:
+            self._clock.wait(self._mailbox, self.next_wakeup_ns())
+        if self._driver.finished:
+            self._end_threads()
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler, for tests and for engines without a thread; nobody else may touch it."""
+        return self._driver.scheduler
+
+    def _turn(self, turn: Callable[[], bool]) -> bool:
+        """A turn that survives whatever the scheduler or a policy raises."""
+        try:
+            ran = turn()
+            self._resets = 0
+            return ran
+        except BaseException as error:
+            _log.error("the scheduler failed; all its rows fail and it starts anew", exc_info=True)
+            self._resets += 1
+            if self._resets > _RESETS_MAX:
+                raise
+            self._driver.reset(error)
+            return True
+
+    def _run(self) -> None:
+        driver, clock, mailbox = self._driver, self._clock, self._mailbox
+        try:
+            while True:
+                if not self._turn(driver.turn):
+                    if driver.finished:
+                        return
+                    clock.wait(mailbox, driver.next_wakeup_ns())
+        except BaseException:
+            _log.critical("the engine cannot go on", exc_info=True)
+            self._closed = "the engine has failed, see the log"
+        finally:
+            self._end_threads()
+
+    def _end_threads(self) -> None:
+        with self._ledger.lock:
+            self._closed = self._closed or "the batcher is shut down"
+        self._timers.stop()
+        if self._workers is not None:
+            self._workers.stop()
+        self._end_waiting(running=True)  # after a drain there are none
+        _alive.discard(self)
+        self._ended.set()
+
+    def _start_thread(self, body: Callable[[], None], role: str) -> threading.Thread:
+        def owned() -> None:
+            ident = threading.get_ident()
+            self._own_threads.add(ident)
+            try:
+                body()
+            finally:
+                self._own_threads.discard(ident)
+
+        thread = threading.Thread(target=owned, name=f"{self._name}-{role}", daemon=True)
+        thread.start()
+        return thread
+
+    # -- forks and exits -----------------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """In a forked child: the threads stayed behind, and with them whatever held the lock."""
+        self._ledger.lock = threading.RLock()
+        self._closed = "the batcher belongs to the process it was created in; create one after the fork"
+        self._own_threads.clear()
+        self._ended = threading.Event()
+        self._ended.set()
+
+
+def _failed(error: LazyBatchError) -> RequestFuture:
+    future = RequestFuture()
+    future.fail(type(error)(*error.args))
+    return future
+
+
+_CAUSES: dict[type[LazyBatchError], str] = {
+    Overloaded: "overloaded",
+    DeadlineExceeded: "deadline",
+    ShuttingDown: "shutting_down",
+}
+
+_alive: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    engines = list(_alive)
+    for engine in engines:
+        engine.close(drain=False)
+    until = monotonic() + _EXIT_WAIT_S
+    for engine in engines:
+        engine.shutdown(drain=False, timeout=max(0.0, until - monotonic()))
+
+
+def _after_fork() -> None:
+    for engine in list(_alive):
+        engine.abandon()
+    _alive.clear()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

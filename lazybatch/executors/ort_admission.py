@@ -1,0 +1,159 @@
+"""Checks one row of a request against what the model takes, and copies it.
+
+Owns: `admit_row`: every word a caller reads about a wrong row.
+Must not know: buffers, sessions, sub-batches.
+
+What is accepted as an array of dtype D: a NumPy array or NumPy scalar of dtype D (in any byte order or memory layout);
+Python numbers, booleans, strings and (nested) lists of them where NumPy turns them into D without changing a value.
+Python floats are rounded to the nearest value of a float type, as everywhere in NumPy, but never to infinity.
+Nothing else is cast.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lazybatch.errors import InvalidInput
+from lazybatch.executors.base import Row
+from lazybatch.partition.pieces import Boundary, Kind, Partition
+
+
+def admit_row(partition: Partition, inputs: Any, weights: Collection[str] = ()) -> Row:
+    """One row, without batch axis, as arrays of its own.
+
+    weights: names that are weights of the model, for a better refusal. The signature holds the shapes of all inputs
+    and the bytes of those every row of a sub-batch must share. The size is the first dimension that the model leaves
+    open (a length, most often), or 1.
+
+    Raises `InvalidInput` naming the input and what was expected.
+    """
+    if not isinstance(inputs, Mapping):
+        raise InvalidInput(
+            f"a row of model {partition.model!r} is a dict from input name to array "
+            f"({', '.join(map(repr, partition.inputs))}), got {type(inputs).__name__}"
+        )
+    _check_names(partition, inputs, weights)
+    values: dict[str, Any] = {}
+    signature: list[Hashable] = []
+    size: int | None = None
+    for name in partition.inputs:
+        boundary = partition.boundaries[name]
+        array = values[name] = _array(boundary, inputs[name])
+        expected = row_dims(boundary)
+        _check_shape(boundary, array, expected)
+        signature.append(array.shape)
+        if boundary.kind is not Kind.ROWS:
+            signature.append(_digest(array))
+        elif size is None and expected is not None:
+            size = next((have for have, want in zip(array.shape, expected, strict=True) if want is None), None)
+    return Row(values, tuple(signature), size=1 if size is None else size)
+
+
+def row_dims(boundary: Boundary) -> tuple[int | None, ...] | None:
+    """The shape one request gives for this input: declared dims, without the axis rows are joined on."""
+    dims = boundary.dims
+    if dims is None or boundary.kind is not Kind.ROWS or boundary.axis is None or not boundary.unit:
+        return dims
+    return (*dims[: boundary.axis], *dims[boundary.axis + 1 :])
+
+
+def _check_names(partition: Partition, inputs: Mapping[Any, Any], weights: Collection[str]) -> None:
+    unknown = [name for name in inputs if name not in partition.inputs]
+    missing = [name for name in partition.inputs if name not in inputs]
+    for name in unknown:
+        if name in weights:
+            raise InvalidInput(
+                f"input {name!r} of model {partition.model!r} is a weight; overriding it is not supported"
+            )
+    takes = f"model {partition.model!r} takes {', '.join(map(repr, partition.inputs)) or 'no inputs'}"
+    if missing:
+        given = f", got {', '.join(map(repr, inputs))}" if unknown else ""
+        raise InvalidInput(f"input {missing[0]!r} is missing: {takes}{given}")
+    if unknown:
+        raise InvalidInput(f"unknown input {unknown[0]!r}: {takes}")
+
+
+def _array(boundary: Boundary, value: Any) -> NDArray[Any]:
+    """The value as an array of its own, of the expected dtype."""
+    if boundary.dtype == "object":
+        return _strings(boundary, value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidInput(f"input {boundary.name!r} is a masked array; expected plain {boundary.dtype}")
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.name != boundary.dtype:
+            raise InvalidInput(f"input {boundary.name!r} has dtype {array.dtype.name}, expected {boundary.dtype}")
+        return np.array(array, dtype=array.dtype.newbyteorder("="), order="C", subok=False)
+    return _from_python(boundary, value)
+
+
+def _from_python(boundary: Boundary, value: Any) -> NDArray[Any]:
+    """Python numbers and lists of them, where no value changes on the way."""
+    name, expected = boundary.name, boundary.dtype
+    try:
+        array = np.array(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidInput(f"input {name!r} is no array of {expected}: {error}") from error
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"input {name!r} is a {type(value).__name__}, expected {expected} values")
+    dtype = np.dtype(expected)
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    if array.size == 0:
+        return cast
+    if dtype.kind == "b" or array.dtype.kind == "b":
+        exact = dtype.kind == array.dtype.kind
+    elif array.dtype.kind == "f":
+        exact = dtype.kind not in "iu" and bool(np.array_equal(np.isfinite(cast), np.isfinite(array)))
+    else:
+        exact = bool(np.array_equal(cast, array)) and (dtype.kind != "f" or bool((cast.astype(object) == array).all()))
+    if not exact:
+        raise InvalidInput(
+            f"input {name!r} was given as Python values that are {array.dtype.name}; they do not fit {expected} exactly"
+        )
+    return cast
+
+
+def _strings(boundary: Boundary, value: Any) -> NDArray[Any]:
+    """Strings, as an array of Python str."""
+    try:
+        array = np.array(value, dtype=object)
+    except ValueError as error:
+        raise InvalidInput(f"input {boundary.name!r} is no array of strings: {error}") from error
+    wrong = next((item for item in array.ravel() if not isinstance(item, str)), None)
+    if wrong is not None:
+        raise InvalidInput(f"input {boundary.name!r} holds a {type(wrong).__name__}, expected strings")
+    return array
+
+
+def _check_shape(boundary: Boundary, array: NDArray[Any], expected: tuple[int | None, ...] | None) -> None:
+    if expected is None:
+        return
+    fits = len(expected) == array.ndim and all(
+        want is None or want == have for want, have in zip(expected, array.shape, strict=True)
+    )
+    if fits:
+        return
+    shown = "[" + ", ".join("any" if dim is None else str(dim) for dim in expected) + "]"
+    hint = ""
+    axis = boundary.axis
+    if boundary.kind is Kind.ROWS and boundary.unit and axis is not None and array.ndim == len(expected) + 1:
+        count = array.shape[axis]
+        hint = (
+            "; a batch axis of 1 was left in: pass one row, without it"
+            if count == 1
+            else f"; this looks like a batch of {count}: pass one row, without batch axis, or use predict_batch"
+        )
+    raise InvalidInput(f"input {boundary.name!r} has shape {list(array.shape)}, expected {shown}{hint}")
+
+
+def _digest(array: NDArray[Any]) -> bytes:
+    """A fingerprint of the content."""
+    if array.dtype == object:
+        return hashlib.blake2b(repr(array.tolist()).encode(), digest_size=16).digest()
+    return hashlib.blake2b(array.tobytes(), digest_size=16).digest()

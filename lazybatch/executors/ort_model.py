@@ -1,0 +1,122 @@
+"""A partitioned ONNX model, ready to be served.
+
+Owns: `OrtModel`: the sessions of all nodes, shared by every executor made from them, and the contract with callers.
+Must not know: how the model was cut, the scheduler, buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from lazybatch.core.graph import NodeGraph
+from lazybatch.errors import ExecutionError, InvalidInput, ModelError
+from lazybatch.executors.base import Row
+from lazybatch.executors.ort import OrtExecutor
+from lazybatch.executors.ort_admission import admit_row
+from lazybatch.executors.ort_piece import OrtPiece, run_chain
+from lazybatch.executors.ort_sample import sample_row
+from lazybatch.executors.ort_session import CPU, CUDA, open_session, provider_names
+from lazybatch.executors.resident import resident_bytes
+from lazybatch.partition.pieces import Partition
+
+WHOLE_FILE = "whole.onnx"
+"""The optimised model before it was cut, in the partition's directory."""
+
+
+class OrtModel:
+    """A `Model` on ONNX Runtime.
+
+    threads: of the pool all sessions of this process share; the first one to ask decides.
+    providers: None or "cpu"; "cuda" keeps tensors between nodes on the device (functional, but no time has been
+    measured there; merging goes through host memory).
+
+    Raises `ModelError` when a piece cannot be loaded, `InvalidInput` for impossible options.
+    """
+
+    def __init__(
+        self, partition: Partition, *, threads: int | None = None, providers: str | Sequence[str] | None = None
+    ) -> None:
+        self.partition = partition
+        self._threads = threads
+        self._providers = provider_names(providers)
+        device = "cuda" if CUDA in self._providers else "cpu"
+        before = resident_bytes()
+        self._pieces = [
+            OrtPiece.of(
+                piece.name,
+                open_session(piece.path, optimise=False, threads=threads, providers=self._providers),
+                piece.inputs,
+                piece.outputs,
+                device,
+            )
+            for piece in partition.pieces
+        ]
+        self._weights_bytes = max(
+            sum(piece.weights_bytes for piece in partition.pieces), (resident_bytes() or 0) - (before or 0)
+        )
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.partition.model
+
+    @property
+    def graph(self) -> NodeGraph:
+        """The chain the scheduler sees."""
+        return self.partition.graph()
+
+    @property
+    def joinable(self) -> bool:
+        """Whether rows of different requests may share a sub-batch."""
+        return self.partition.joinable
+
+    @property
+    def reason(self) -> str | None:
+        """Why rows cannot be joined; None where they can."""
+        return self.partition.reason
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of model and partition."""
+        return self.partition.fingerprint
+
+    def admit(self, inputs: Any) -> Row:
+        """Check and copy one row; see `lazybatch.executors.ort_admission`. Raises `InvalidInput`."""
+        return admit_row(self.partition, inputs)
+
+    def sample_row(self, seed: int) -> dict[str, Any]:
+        """One made-up row as callers give it; see `lazybatch.executors.ort_sample`. Raises `InvalidInput`."""
+        return sample_row(self.partition, seed)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """A whole batch, batch axis included (also of 0 rows), node by node: what the whole model would give.
+
+        Raises `ExecutionError` naming the node that failed.
+        """
+        return run_chain(self._pieces, feeds, self.partition.outputs)
+
+    def executor(self, *, max_batch_size: int) -> OrtExecutor:
+        """A fresh executor, with memory planned for ``max_batch_size`` rows of the shape the partition was made with.
+
+        Where rows of other shapes come, buffers grow with the first of them; see `OrtExecutor.plan` to do it before.
+        """
+        made = OrtExecutor(
+            self.partition,
+            self._pieces,
+            max_batch_size=max_batch_size,
+            on_cpu=self._providers == [CPU],
+            weights_bytes=self._weights_bytes,
+        )
+        # A model may refuse made-up rows (an index out of range, say); then memory is laid out as real rows come.
+        with suppress(InvalidInput, ExecutionError):
+            made.plan(self.admit(self.sample_row(0)))
+        return made
+
+    def whole_session(self) -> Any:
+        """The optimised whole model as one session under the same settings, for comparisons. Raises `ModelError`."""
+        path = self.partition.directory / WHOLE_FILE
+        if not path.exists():
+            raise ModelError(f"model {self.name!r}: its directory {self.partition.directory} holds no whole model")
+        return open_session(path, optimise=False, threads=self._threads, providers=self._providers)

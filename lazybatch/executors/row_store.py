@@ -1,0 +1,263 @@
+"""Where the rows of every sub-batch lie, and how they get in, out, together and apart.
+
+Owns: `SubBatch`, `Frame` and `RowStore`: buffers, shapes and row order; no tensor is moved anywhere else.
+Must not know: sessions, nodes being run, the scheduler.
+
+A sub-batch holds one `BufferSet` from its first node to its last. Merging copies the rows of the smaller side behind
+those of the larger, evicting moves the last rows into the holes, and both touch only what is alive at that cursor.
+Tensors that are not plain memory of a known form (nothing proven, strings, on a device) are kept as values instead.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lazybatch.errors import InvariantError
+from lazybatch.executors.base import Row
+from lazybatch.executors.buffers import BufferPool, BufferSet
+from lazybatch.executors.layout import Layout
+from lazybatch.executors.ort_piece import ONNX_TYPES, to_python
+from lazybatch.executors.rows import by_row, take_rows
+from lazybatch.executors.slots import assign_slots
+from lazybatch.partition.pieces import Boundary, Kind, Partition
+
+FRAMES_MAX = 256
+"""Prepared (signature, rows) combinations per buffer set; the least recently used go first."""
+LAYOUTS_MAX = 4096
+"""Signatures whose shapes are remembered."""
+
+Step = Callable[[], None]
+
+
+class Frame:
+    """All nodes bound to one buffer set for one layout and number of rows; a step is None until first needed."""
+
+    __slots__ = ("steps", "views")
+
+    def __init__(self, nodes: int) -> None:
+        self.steps: list[Step | None] = [None] * nodes
+        self.views: dict[str, NDArray[Any]] = {}
+
+
+class SubBatch:
+    """Rows that move together. rows: executed rows, padding included; the requests' rows come first."""
+
+    __slots__ = ("buffers", "cursor", "frame", "layout", "requests", "rows", "values")
+
+    def __init__(self, requests: list[int], rows: int, layout: Layout, buffers: BufferSet) -> None:
+        self.requests = requests
+        self.rows = rows
+        self.layout = layout
+        self.buffers = buffers
+        self.frame: Frame
+        self.values: dict[str, Any] = {}
+        self.cursor = 0
+
+
+class RowStore:
+    """The memory behind all sub-batches of one model.
+
+    capacity: rows that buffers are laid out for. with_buffers: whether tensors live in host memory at all.
+    """
+
+    def __init__(self, partition: Partition, capacity: int, *, with_buffers: bool) -> None:
+        self.capacity = capacity
+        self._partition = partition
+        held = {n for n, b in partition.boundaries.items() if with_buffers and _can_be_bound(b)}
+        self.plan = assign_slots(partition, held)
+        self.pool = BufferPool(self.plan.count)
+        self._layouts: OrderedDict[Hashable, Layout] = OrderedDict()
+        self._layouts_made = 0
+
+    def has_buffer(self, name: str) -> bool:
+        """Whether this tensor lives in a buffer (and not as a value)."""
+        return name in self.plan.slot_of
+
+    def begin(self, requests: Mapping[int, Row], rows: int) -> SubBatch:
+        """A new sub-batch with its inputs gathered; ``rows`` beyond the requests repeat the last one."""
+        given = list(requests.values())
+        layout = self.layout(given[0])
+        state = SubBatch(list(requests), rows, layout, self.pool.take())
+        try:
+            state.buffers.reserve(layout.slot_bytes)
+            self._reframe(state)
+            for name in self._partition.inputs:
+                if name in self.plan.live[0]:
+                    self._gather(state, name, [row.values[name] for row in given])
+        except BaseException:
+            self.end(state)
+            raise
+        return state
+
+    def end(self, state: SubBatch) -> None:
+        """Take the buffers back; what is bound to them serves the next sub-batch."""
+        self.pool.give(state.buffers)
+
+    def clear(self) -> None:
+        """Free everything."""
+        self._layouts.clear()
+        self.pool.clear()
+
+    def layout(self, row: Row) -> Layout:
+        """What is known of this row's signature."""
+        layout = self._layouts.get(row.signature)
+        if layout is not None:
+            self._layouts.move_to_end(row.signature)
+            return layout
+        layout = Layout(self._layouts_made, row.signature, self._partition.boundaries, self.plan, self.capacity)
+        self._layouts_made += 1
+        for name in self._partition.inputs:
+            if self.has_buffer(name):
+                boundary = self._partition.boundaries[name]
+                layout.learn(name, _with_axis(boundary, row.values[name]).shape, 1)
+        self._layouts[row.signature] = layout
+        if len(self._layouts) > LAYOUTS_MAX:
+            self._layouts.popitem(last=False)
+        return layout
+
+    def _reframe(self, state: SubBatch) -> None:
+        """Find (or begin) the bindings for this sub-batch's present number of rows and addresses."""
+        buffers = state.buffers
+        if buffers.attached is None or buffers.attached[0] != buffers.version:
+            buffers.attached = (buffers.version, OrderedDict())
+        frames: OrderedDict[tuple[int, int], Frame] = buffers.attached[1]
+        key = (state.layout.key, state.rows)
+        frame = frames.get(key)
+        if frame is None:
+            frame = frames[key] = Frame(len(self._partition.pieces))
+            if len(frames) > FRAMES_MAX:
+                frames.popitem(last=False)
+        else:
+            frames.move_to_end(key)
+        state.frame = frame
+
+    def view(self, state: SubBatch, name: str) -> NDArray[Any]:
+        """A bound tensor of a sub-batch, with all executed rows."""
+        view = state.frame.views.get(name)
+        if view is None:
+            form = state.layout.forms[name]
+            view = state.buffers.view(self.plan.slot_of[name], form.dtype, form.shape(state.rows))
+            state.frame.views[name] = view
+        return view
+
+    def make_room(self, state: SubBatch, names: Sequence[str]) -> None:
+        """Have room for these tensors at the planned number of rows (another may have learned their shapes)."""
+        sizes = [0] * self.plan.count
+        for name in names:
+            if self.has_buffer(name):
+                slot = self.plan.slot_of[name]
+                sizes[slot] = max(sizes[slot], state.layout.forms[name].nbytes(self.capacity))
+        if state.buffers.reserve(sizes):
+            self._reframe(state)
+
+    def _gather(self, state: SubBatch, name: str, given: Sequence[Any]) -> None:
+        """Store one input of all rows."""
+        boundary = self._partition.boundaries[name]
+        if boundary.kind is not Kind.ROWS or boundary.axis is None:
+            if self.has_buffer(name):
+                self.view(state, name)[...] = given[0]
+            else:
+                state.values[name] = given[0]
+            return
+        padded = [_with_axis(boundary, value) for value in (*given, *[given[-1]] * (state.rows - len(given)))]
+        if self.has_buffer(name):
+            np.concatenate(padded, boundary.axis, out=self.view(state, name))
+        else:
+            state.values[name] = np.concatenate(padded, boundary.axis)
+
+    def scatter(self, state: SubBatch, name: str) -> list[Any]:
+        """One output, per request."""
+        boundary = self._partition.boundaries[name]
+        value = self._array(state, name)
+        count = len(state.requests)
+        if boundary.kind is Kind.ROWS and boundary.axis is not None:
+            rows = by_row(value, boundary.axis, state.rows)[:count]
+            if boundary.unit:
+                rows = rows.squeeze(boundary.axis + 1)
+            return [np.array(row, order="C") for row in rows]
+        if boundary.kind is Kind.SIZE:
+            value = _size_at(boundary, value, state.rows, 1)
+        return [np.array(value) if isinstance(value, np.ndarray) else value for _ in range(count)]
+
+    def _array(self, state: SubBatch, name: str) -> Any:
+        """A live tensor as an array (or list), wherever it lies."""
+        return self.view(state, name) if name in self.plan.slot_of else to_python(state.values[name])
+
+    def append(self, large: SubBatch, small: SubBatch, total: int) -> None:
+        """Copy the rows of ``small`` behind those of ``large``, which then executes ``total`` rows."""
+        have, more = len(large.requests), len(small.requests)
+        rebuilt: dict[str, Any] = {}
+        for name in self.plan.live[large.cursor]:
+            boundary = self._partition.boundaries[name]
+            if boundary.kind is Kind.SIZE:
+                rebuilt[name] = _size_at(boundary, self._array(large, name), large.rows, total)
+            elif boundary.kind is not Kind.ROWS or boundary.axis is None:
+                continue
+            elif boundary.axis == 0 and name in self.plan.slot_of:
+                unit = large.layout.forms[name].unit_bytes
+                slot = self.plan.slot_of[name]
+                target = large.buffers.bytes_of(slot)[have * unit : (have + more) * unit]
+                target[:] = small.buffers.bytes_of(slot)[: more * unit]
+            else:
+                sides = [
+                    take_rows(self._array(side, name), boundary.axis, side.rows, range(len(side.requests)))
+                    for side in (large, small)
+                ]
+                rebuilt[name] = np.concatenate(sides, boundary.axis)
+        self._resize(large, total, rebuilt)
+
+    def keep(self, state: SubBatch, order: Sequence[int]) -> None:
+        """Keep these rows, in this order (see `survivors`: rows only move forward, into holes)."""
+        rebuilt: dict[str, Any] = {}
+        for name in self.plan.live[state.cursor]:
+            boundary = self._partition.boundaries[name]
+            if boundary.kind is Kind.SIZE:
+                rebuilt[name] = _size_at(boundary, self._array(state, name), state.rows, len(order))
+            elif boundary.kind is not Kind.ROWS or boundary.axis is None:
+                continue
+            elif boundary.axis == 0 and name in self.plan.slot_of:
+                unit = state.layout.forms[name].unit_bytes
+                memory = state.buffers.bytes_of(self.plan.slot_of[name])
+                for row, origin in enumerate(order):
+                    if row != origin:
+                        memory[row * unit : (row + 1) * unit] = memory[origin * unit : (origin + 1) * unit]
+            else:
+                rebuilt[name] = take_rows(self._array(state, name), boundary.axis, state.rows, order)
+        self._resize(state, len(order), rebuilt)
+
+    def _resize(self, state: SubBatch, rows: int, rebuilt: Mapping[str, Any]) -> None:
+        """Execute another number of rows from now on, and store the tensors that had to be built anew for it."""
+        state.rows = rows
+        self._reframe(state)
+        for name, value in rebuilt.items():
+            if self.has_buffer(name):
+                self.view(state, name)[...] = value
+            else:
+                state.values[name] = value
+
+
+def _can_be_bound(boundary: Boundary) -> bool:
+    """Whether a tensor is plain memory whose shape follows from signature and rows."""
+    return boundary.kind is not Kind.OPAQUE and boundary.dtype in ONNX_TYPES
+
+
+def _with_axis(boundary: Boundary, value: NDArray[Any]) -> NDArray[Any]:
+    """One row as a batch of one."""
+    if boundary.kind is not Kind.ROWS or boundary.axis is None or not boundary.unit:
+        return value
+    return np.expand_dims(value, boundary.axis)
+
+
+def _size_at(boundary: Boundary, value: Any, rows: int, wanted: int) -> Any:
+    """What a SIZE tensor seen at ``rows`` rows is at ``wanted`` rows."""
+    if rows == wanted:
+        return value
+    if boundary.proportional is None:
+        raise InvariantError(f"tensor {boundary.name!r} counts rows, but nothing says which of its elements do")
+    follows = np.array(boundary.proportional, dtype=bool).reshape(np.shape(value))
+    return np.where(follows, value // rows * wanted, value).astype(value.dtype)

@@ -1,0 +1,192 @@
+"""May rows of different requests share a batch? All evidence for one model, brought together.
+
+Owns: the search over candidate batch axes, and the one sentence that says why not.
+Must not know: cuts, costs, pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import numpy_helper
+
+from lazybatch.executors.ort_session import open_session
+from lazybatch.partition.onnx.inputs import (
+    Array,
+    Candidate,
+    Recipe,
+    candidates,
+    find_recipes,
+    join,
+    make_rows,
+    symbolic,
+)
+from lazybatch.partition.onnx.optimise import Optimised
+from lazybatch.partition.onnx.probe import Evidence, Outcome, Trait, probe, runner
+from lazybatch.partition.onnx.sizes import steering
+from lazybatch.partition.onnx.source import Port, Source
+from lazybatch.partition.onnx.taint import Marks, inlined, spread
+from lazybatch.partition.pieces import Kind
+
+NO_INPUT = "no input found that the model accepts; pass example_inputs"
+NO_AXIS = "no input has a free axis: every dimension is fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of the batch axis. candidate: the most likely one even where joining is refused."""
+
+    ports: tuple[Port, ...]
+    candidate: Candidate
+    recipes: Sequence[Recipe]
+    evidence: Evidence | None
+    reason: str | None
+    marks: Marks
+
+
+def judge(
+    source: Source,
+    optimised: Optimised,
+    batch_axes: Mapping[str, int | None] | None,
+    examples: Mapping[str, Sequence[Array]] | None,
+    tolerance: float | None,
+) -> Verdict:
+    """Try candidates until one holds; the one that came furthest names the reason where none does."""
+    session = open_session(optimised.path, optimise=False)
+    run = runner(session)
+    outputs = [port.name for port in optimised.outputs]
+    original = inlined(source.proto)
+    best: Verdict | None = None
+    for ports in _ranked_ports(optimised.inputs):
+        options = candidates(ports, batch_axes)
+        for candidate in options or [{}]:
+            recipes = find_recipes(ports, candidate, lambda feeds: list(run(feeds).values()), examples)
+            if not recipes:
+                continue
+            if not candidate:
+                fixed = NO_AXIS if batch_axes is None else "batch_axes names no batched input"
+                return Verdict(ports, {}, recipes, None, fixed, Marks())
+            evidence = probe(ports, candidate, recipes, run, outputs, tolerance=tolerance)
+            marks = spread(original.graph, candidate)
+            reason = _reason(source, original, ports, candidate, recipes, evidence, marks, outputs, tolerance)
+            verdict = Verdict(ports, candidate, recipes, evidence, reason, marks)
+            if evidence.stage == 4:
+                return verdict
+            if best is None or best.evidence is None or evidence.stage > best.evidence.stage:
+                best = verdict
+        if best is not None:
+            return best
+    ports = symbolic(optimised.inputs)
+    first = candidates(ports, batch_axes)
+    return Verdict(ports, first[0] if first else {}, [], None, NO_INPUT if first else NO_AXIS, Marks())
+
+
+def _ranked_ports(inputs: Sequence[Port]) -> list[tuple[Port, ...]]:
+    """The inputs with every dimension named; where a rank is unknown, common ranks in turn."""
+    if all(port.dims is not None for port in inputs):
+        return [symbolic(inputs)]
+    return [symbolic(inputs, rank) for rank in (2, 1, 4, 3, 0)]
+
+
+def _reason(
+    source: Source,
+    original: onnx.ModelProto,
+    ports: Sequence[Port],
+    candidate: Candidate,
+    recipes: Sequence[Recipe],
+    evidence: Evidence,
+    marks: Marks,
+    outputs: Sequence[str],
+    tolerance: float | None,
+) -> str | None:
+    """Why joining is refused; the structural cause where there is one, because it explains the symptom."""
+    if marks.refusals:
+        return marks.refusals[0]
+    if marks.scales and tolerance is None:
+        return f"{marks.scales[0]}; pass tolerance to allow it"
+    if evidence.reason is not None:
+        return evidence.reason
+    for name in outputs:
+        if evidence.traits[name].kind is Kind.SHARED and name in marks.data:
+            return f"output {name!r} has no axis for the rows, yet may depend on their values"
+    if marks.uses:
+        return _steers(source, original, ports, candidate, recipes, marks)
+    return None
+
+
+def _steers(
+    source: Source,
+    original: onnx.ModelProto,
+    ports: Sequence[Port],
+    candidate: Candidate,
+    recipes: Sequence[Recipe],
+    marks: Marks,
+) -> str | None:
+    """Run the original graph at 1, 2 and 3 rows with the operands of suspicious nodes as outputs."""
+    observed = frozenset(name for use in marks.uses for name in use.operands if name in marks.size - marks.data)
+    constant = {t.name: t for t in original.graph.initializer}
+    loose = {n for use in marks.uses for n in use.operands if n not in marks.size | marks.data and n not in constant}
+    given = {port.name for port in ports}
+    watched = sorted((observed | loose) - given)
+    session = watching(original, watched, source.folder)
+    known: Outcome = {}
+    for name in {name for use in marks.uses for name in use.operands if name in constant}:
+        known[name] = numpy_helper.to_array(constant[name], base_dir=str(source.folder))
+    for recipe in recipes:
+        shared, rows = make_rows(ports, candidate, recipe, 3, 0)
+        runs = []
+        for count in (1, 2, 3):
+            feeds = join(shared, rows[:count], candidate)
+            values = dict(zip(watched, session.run(watched, feeds), strict=True))
+            runs.append({**known, **shared, **values})
+        found = steering(marks.uses, runs, observed)
+        if found is not None:
+            return found
+    return None
+
+
+def watching(proto: onnx.ModelProto, names: Sequence[str], folder: Path) -> Any:
+    """A session on the graph that also returns inner values."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    present = {value.name for value in copy.graph.output}
+    for node in copy.graph.node:
+        node.name = ""
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
+    return open_session(copy.SerializeToString(), optimise=False, folder=folder)
+
+
+def boundary_traits(
+    verdict: Verdict, optimised: Optimised, session: Any, tolerance: float | None
+) -> tuple[Mapping[str, Trait], str | None]:
+    """Traits of all watched values of the optimised graph, and a late refusal where the watched run shows one."""
+    outputs = [port.name for port in optimised.outputs]
+    evidence = probe(verdict.ports, verdict.candidate, verdict.recipes, runner(session), outputs, tolerance=tolerance)
+    if evidence.stage < 4:
+        return evidence.traits, evidence.reason
+    marks = spread(optimised.proto.graph, verdict.candidate)
+    traits = dict(evidence.traits)
+    for name, trait in traits.items():
+        if trait.kind in (Kind.SHARED, Kind.SIZE) and name in marks.data:
+            why = "it has no axis for the rows, yet may depend on their values"
+            traits[name] = replace(trait, kind=Kind.OPAQUE, why=why)
+    for name, axis in scanned(optimised.proto.graph):
+        if name in traits and traits[name].kind is Kind.ROWS and traits[name].axis == axis:
+            return traits, f"operator Scan walks over the rows of the batch ({name!r}), carrying a state between them"
+    return traits, None
+
+
+def scanned(graph: onnx.GraphProto) -> list[tuple[str, int]]:
+    """What top-level Scan nodes walk over, and along which axis."""
+    found: list[tuple[str, int]] = []
+    for node in graph.node:
+        if node.op_type != "Scan":
+            continue
+        count = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
+        axes = next((list(a.ints) for a in node.attribute if a.name == "scan_input_axes"), [0] * count)
+        found.extend(zip(list(node.input)[len(node.input) - count :], axes, strict=True))
+    return found

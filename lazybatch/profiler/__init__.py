@@ -1,0 +1,246 @@
+"""Measuring: how long each node of a model takes at each batch size, through the executor that will serve it.
+
+Owns: `profile` (model -> latency table) and `Progress`; `verdict` says what a table means for batching.
+Must not know: the scheduler, policies, how a node is run.
+
+A *pass* opens a sub-batch of b rows, runs its nodes one after the other, each timed, and closes it: the calls the
+engine makes, in its order. Passes of the batch sizes are interleaved, so that a machine that gets slower meanwhile
+(heat, neighbours) slows all cells alike. The numbers in the table are plain quantiles of what was measured: nothing is
+smoothed, made monotone or dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lazybatch.errors import ExecutionError, InvalidInput
+from lazybatch.executors.base import Executor, Model, Row
+from lazybatch.profiler.judgement import Verdict, verdict
+from lazybatch.profiler.state import State
+from lazybatch.profiles import LatencyTable, machine, versions
+
+__all__ = ["HIGH_QUANTILE", "SAMPLES_MIN", "WARM_UP_PASSES", "Progress", "Verdict", "profile", "verdict"]
+
+SAMPLES_MIN = 3
+WARM_UP_PASSES = 2
+_SAVE_EVERY_NS = 3_000_000_000
+HIGH_QUANTILE = "p99 from 100 samples on, p95 from 20 on, else the largest"
+
+
+class Progress(NamedTuple):
+    """How far a profile is: ``share`` 0..1, passes measured, seconds spent, and the batch size measured last."""
+
+    share: float
+    passes: int
+    elapsed_s: float
+    rows: int
+
+
+def profile(
+    model: Model,
+    batch_sizes: Sequence[int] = (1, 2, 4, 8, 16),
+    *,
+    budget_s: float = 60.0,
+    repeats: int = 50,
+    inputs: Sequence[Any] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    resume: str | Path | None = None,
+    command: str | None = None,
+    clock_ns: Callable[[], int] = time.perf_counter_ns,
+) -> LatencyTable:
+    """Measure a model: node x batch size -> median and high quantile (`HIGH_QUANTILE`), in nanoseconds.
+
+    batch_sizes: increasing, starting at 1; a model whose rows cannot be joined is measured at 1 only.
+    budget_s: seconds to measure for. Every size gets `SAMPLES_MIN` passes after its warm-up even if that takes longer;
+    from then on the size that has had the least time is next, until the budget, or ``repeats`` passes per size, are
+    used up.
+    inputs: rows as `predict` takes them, used in turn, all of one shape; by default the model makes them up
+    (`sample_row`). progress: called after each pass, in this thread.
+    resume: a file that keeps what has been measured; if it exists, only what is missing is measured and the time
+    already spent counts against the budget. It is removed when the profile is complete.
+    command: what to record as the command that made the table.
+
+    Raises `InvalidInput` for options out of range, inputs the model does not take, or a damaged ``resume`` file,
+    `TableMismatch` when that file is of another model, machine or input, `ExecutionError` when a node fails.
+    """
+    sizes = _check_options(batch_sizes, budget_s, repeats)
+    sizes = sizes if model.joinable else (1,)
+    rows = _rows(model, inputs, sizes[-1])
+    state = State(model, sizes, rows, Path(resume) if resume is not None else None)
+    executor = model.executor(max_batch_size=sizes[-1])
+    try:
+        _measure(_Runner(model, executor, rows, clock_ns), state, round(budget_s * 1e9), repeats, progress)
+    finally:
+        executor.shutdown()
+        state.save()
+    threads = getattr(executor, "threads", None) or getattr(model, "threads", None)
+    table = _table(model, state, threads, command)
+    state.forget()
+    return table
+
+
+def _check_options(batch_sizes: Sequence[int], budget_s: float, repeats: int) -> tuple[int, ...]:
+    sizes = tuple(batch_sizes)
+    if any(isinstance(size, bool) or not isinstance(size, int) for size in sizes):
+        raise InvalidInput(f"batch sizes must be whole numbers, got {list(sizes)}")
+    if not sizes or sizes[0] != 1 or any(b <= a for a, b in pairwise(sizes)):
+        raise InvalidInput(f"batch sizes must increase from 1, got {list(sizes)}")
+    if not 0 < budget_s < 1e7:
+        raise InvalidInput(f"budget_s must be a positive number of seconds, got {budget_s}")
+    if repeats < SAMPLES_MIN:
+        raise InvalidInput(f"repeats must be at least {SAMPLES_MIN}, got {repeats}")
+    return sizes
+
+
+def _rows(model: Model, inputs: Sequence[Any] | None, count: int) -> list[Row]:
+    if inputs is None:
+        sample_row = getattr(model, "sample_row", None)
+        if sample_row is None:
+            raise InvalidInput(f"model {model.name!r} cannot make up rows to measure with: give inputs=[row, ...]")
+        inputs = [sample_row(seed) for seed in range(count)]
+    if isinstance(inputs, dict | str) or not isinstance(inputs, Sequence) or not inputs:
+        raise InvalidInput(f"inputs must be a non-empty sequence of rows, got {type(inputs).__name__}")
+    rows = [model.admit(one) for one in inputs]
+    for number, row in enumerate(rows):
+        if row.signature != rows[0].signature:
+            raise InvalidInput(
+                f"all rows to measure with must have one shape: row 0 has {rows[0].signature!r}, "
+                f"row {number} has {row.signature!r}"
+            )
+    return rows
+
+
+class _Runner:
+    """Runs passes through one executor."""
+
+    def __init__(self, model: Model, executor: Executor, rows: Sequence[Row], clock_ns: Callable[[], int]) -> None:
+        self.clock_ns = clock_ns
+        self._model = model
+        self._executor = executor
+        self._rows = rows
+        self._next_request = 0
+        self._sub_batch = 0
+
+    def run(self, size: int) -> list[int]:
+        """One pass: the nodes' times in ns. Raises `ExecutionError` naming the node and the size."""
+        executor, clock_ns, sub_batch = self._executor, self.clock_ns, self._sub_batch
+        self._sub_batch += 1
+        ids = range(self._next_request, self._next_request + size)
+        self._next_request += size
+        executor.open(sub_batch, {number: self._rows[number % len(self._rows)] for number in ids}, size)
+        times_ns = []
+        try:
+            for node in range(len(self._model.graph)):
+                start_ns = clock_ns()
+                executor.run(sub_batch, node)
+                times_ns.append(max(1, clock_ns() - start_ns))
+        except Exception as error:
+            executor.discard(sub_batch)
+            name = self._model.graph.nodes[len(times_ns)].name
+            raise ExecutionError(
+                f"model {self._model.name!r}: node {name!r} failed at batch size {size}: {error}"
+            ) from error
+        except BaseException:
+            executor.discard(sub_batch)
+            raise
+        for result in executor.close(sub_batch).values():
+            if isinstance(result, Exception):
+                raise ExecutionError(f"model {self._model.name!r}: a row failed at batch size {size}: {result}")
+        return times_ns
+
+
+def _measure(
+    runner: _Runner, state: State, budget_ns: int, repeats: int, progress: Callable[[Progress], None] | None
+) -> None:
+    sizes = list(state.samples_ns)
+    clock_ns = runner.clock_ns
+    already_ns = sum(state.spent_ns.values())
+    start_ns = saved_ns = clock_ns()
+    cold = dict.fromkeys(sizes, WARM_UP_PASSES)
+    took_ns: dict[int, int] = {}
+    while True:
+        elapsed_ns = already_ns + clock_ns() - start_ns
+        size = _next_size(state, repeats, budget_ns - elapsed_ns, took_ns)
+        if size is None:
+            return
+        while cold[size]:
+            _timed(runner, state, size, took_ns)
+            cold[size] -= 1
+        state.add(size, _timed(runner, state, size, took_ns))
+        now_ns = clock_ns()
+        if now_ns - saved_ns > _SAVE_EVERY_NS:
+            state.save()
+            saved_ns = now_ns
+        if progress is not None:
+            elapsed_ns = already_ns + now_ns - start_ns
+            passes = sum(state.passes(size) for size in sizes)
+            share = max(min(1.0, elapsed_ns / budget_ns), passes / (repeats * len(sizes)))
+            # Beyond the budget only the passes that every size must have are left.
+            must = sum(min(SAMPLES_MIN, state.passes(size)) for size in sizes) / (SAMPLES_MIN * len(sizes))
+            progress(Progress(min(share, must), passes, elapsed_ns / 1e9, size))
+
+
+def _timed(runner: _Runner, state: State, size: int, took_ns: dict[int, int]) -> list[int]:
+    """One pass, with its whole time (gather and scatter included) counted against the budget."""
+    start_ns = runner.clock_ns()
+    times_ns = runner.run(size)
+    took_ns[size] = runner.clock_ns() - start_ns
+    state.spent_ns[size] += took_ns[size]
+    return times_ns
+
+
+def _next_size(state: State, repeats: int, left_ns: int, took_ns: dict[int, int]) -> int | None:
+    """The size to measure next: those short of the minimum first, then the one that has had the least time."""
+    sizes = list(state.samples_ns)
+    short = [size for size in sizes if state.passes(size) < SAMPLES_MIN]
+    if short:
+        return min(short, key=state.passes)
+    # A size that this run has not measured yet (all of its minimum was resumed) warms up first; allow for that.
+    affordable = [size for size in sizes if state.passes(size) < repeats and _cost_ns(state, size, took_ns) <= left_ns]
+    return min(affordable, key=lambda size: state.spent_ns[size], default=None)
+
+
+def _cost_ns(state: State, size: int, took_ns: dict[int, int]) -> int:
+    if size in took_ns:
+        return took_ns[size]
+    return (WARM_UP_PASSES + 1) * sum(node[-1] for node in state.samples_ns[size])
+
+
+def _table(model: Model, state: State, threads: object, command: str | None) -> LatencyTable:
+    cells = [[sorted(samples[node]) for samples in state.samples_ns.values()] for node in range(len(state.nodes))]
+    provenance: dict[str, object] = {
+        "fingerprint": model.fingerprint,
+        "machine": machine(),
+        "threads": threads,
+        "versions": versions(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command or f"lazybatch.profile({model.name!r})",
+        "joinable": model.joinable,
+        "reason": model.reason,
+        "samples": {str(size): state.passes(size) for size in state.samples_ns},
+        "high_quantile": HIGH_QUANTILE,
+    }
+    return LatencyTable(
+        model.name,
+        state.nodes,
+        tuple(state.samples_ns),
+        tuple(tuple(_median(cell) for cell in node) for node in cells),
+        tuple(tuple(_high(cell) for cell in node) for node in cells),
+        provenance,
+    )
+
+
+def _median(ordered: Sequence[int]) -> int:
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+
+
+def _high(ordered: Sequence[int]) -> int:
+    count = len(ordered)
+    percent = 99 if count >= 100 else 95 if count >= 20 else 100
+    return ordered[-(-count * percent // 100) - 1]
