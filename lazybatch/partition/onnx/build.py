@@ -295,6 +295,20 @@ def _fingerprint(digest: str, positions: Sequence[int]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _example(verdict: Verdict) -> dict[str, object]:
+    """Per input, the shape of a request that the model was seen to accept (batch axis included), and of what range."""
+    if not verdict.recipes:
+        return {}
+    recipe = verdict.recipes[0]
+    return {
+        port.name: {
+            "shape": [recipe.sizes[dim] if isinstance(dim, str) else dim for dim in port.dims or ()],
+            "range": recipe.ranges.get(port.name),
+        }
+        for port in verdict.ports
+    }
+
+
 def _provenance(
     digest: str,
     optimised: Optimised,
@@ -320,6 +334,7 @@ def _provenance(
         "batch_axes": dict(verdict.candidate),
         "probed_sizes": [dict(recipe.sizes) for recipe in verdict.recipes],
         "probed_ranges": [{k: list(v) for k, v in recipe.ranges.items()} for recipe in verdict.recipes],
+        "example": _example(verdict),
         "whole_s": costs.whole_s if costs else None,
         "dispatch_s": costs.dispatch_s if costs else None,
         "longest_node_s": longest if costs else None,
