@@ -61,6 +61,7 @@ def optimise(source: Source, directory: Path, opener: Opener) -> Optimised:
         _write_original(source, path)
     proto = onnx.load(str(path), load_external_data=False)
     _sort(proto.graph)
+    _drop_dead(proto.graph)
     for position, node in enumerate(proto.graph.node):
         node.name = f"n{position}"
     onnx.save(proto, str(path))
@@ -107,6 +108,19 @@ def _sort(graph: onnx.GraphProto) -> None:
         nodes = [graph.node[k] for k in order]
         del graph.node[:]
         graph.node.extend(nodes)
+
+
+def _drop_dead(graph: onnx.GraphProto) -> None:
+    """Remove nodes whose results nobody reads (function bodies leave some): a piece of them alone would make nothing."""
+    needed = {value.name for value in graph.output}
+    kept: list[onnx.NodeProto] = []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            needed.update(reads(node))
+            kept.append(node)
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(reversed(kept))
 
 
 def weights_of(proto: onnx.ModelProto) -> int:
