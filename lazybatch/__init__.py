@@ -1,1 +1,95 @@
-"""lazybatch: node-level preemptive batching for DNN inference."""
+"""lazybatch: node-level preemptive batching for DNN inference.
+
+    model = lazybatch.load("model.onnx")
+    with lazybatch.LazyBatcher(model, sla=0.050) as batcher:
+        answer = batcher.predict({"x": row})
+
+Importing this needs NumPy only, and is quick: names are imported when they are first used, and runtimes (ONNX Runtime)
+when a model is loaded.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lazybatch.api import BatchedFunction, LazyBatcher, batched
+    from lazybatch.config import Level
+    from lazybatch.engine import Stats
+    from lazybatch.errors import (
+        DeadlineExceeded,
+        ExecutionError,
+        InvalidInput,
+        InvariantError,
+        LazyBatchError,
+        ModelError,
+        Overloaded,
+        SelfWait,
+        ShuttingDown,
+        TableMismatch,
+    )
+    from lazybatch.executors.callable import CallableModel
+    from lazybatch.loading import load
+    from lazybatch.metrics import Observer
+    from lazybatch.profiler import profile
+    from lazybatch.profiles import LatencyTable
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "lazybatch.api": ("BatchedFunction", "LazyBatcher", "batched"),
+    "lazybatch.config": ("Level",),
+    "lazybatch.engine": ("Stats",),
+    "lazybatch.errors": (
+        "DeadlineExceeded",
+        "ExecutionError",
+        "InvalidInput",
+        "InvariantError",
+        "LazyBatchError",
+        "ModelError",
+        "Overloaded",
+        "SelfWait",
+        "ShuttingDown",
+        "TableMismatch",
+    ),
+    "lazybatch.executors.callable": ("CallableModel",),
+    "lazybatch.loading": ("load",),
+    "lazybatch.metrics": ("Observer",),
+    "lazybatch.profiler": ("profile",),
+    "lazybatch.profiles": ("LatencyTable",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "BatchedFunction",
+    "CallableModel",
+    "DeadlineExceeded",
+    "ExecutionError",
+    "InvalidInput",
+    "InvariantError",
+    "LatencyTable",
+    "LazyBatchError",
+    "LazyBatcher",
+    "Level",
+    "ModelError",
+    "Observer",
+    "Overloaded",
+    "SelfWait",
+    "ShuttingDown",
+    "Stats",
+    "TableMismatch",
+    "batched",
+    "load",
+    "profile",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'lazybatch' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -77,7 +77,7 @@ def simulate(
     """Run a trace to its end. Simulated: durations are the medians of the lanes' latency tables.
 
     requests: in order of arrival, ids unique; of one or several models.
-    Raises `InvalidInput` for a trace out of order or a lane without a latency table.
+    Raises `InvalidInput` for a trace out of order, an id used twice, or a lane without a latency table.
     """
     for spec in lanes:
         if spec.latency is None:
@@ -85,7 +85,10 @@ def simulate(
     for earlier, later in pairwise(requests):
         if later.arrival_ns < earlier.arrival_ns:
             raise InvalidInput(f"trace out of order: request {later.id} arrives before request {earlier.id}")
-    return _Run(lanes, policy, requests, observers).to_end()
+    run = _Run(lanes, policy, requests, observers)
+    if len(run.by_id) < len(requests):
+        raise InvalidInput(f"trace: {len(requests)} requests with {len(run.by_id)} different ids")
+    return run.to_end()
 
 
 class _Run:

@@ -112,7 +112,8 @@ def test_provenance() -> None:
     assert provenance["fingerprint"] == "simulated:spy"
     assert provenance["samples"] == {"1": 7, "2": 7, "4": 7}
     assert provenance["command"] == "lazybatch profile spy"
-    assert {"machine", "versions", "threads", "date", "high_quantile", "joinable"} <= provenance.keys()
+    assert {"machine", "versions", "threads", "date", "high_quantile", "joinable", "signature"} <= provenance.keys()
+    assert provenance["inputs"] == "made up"
     assert provenance["date"].endswith("+00:00")
 
 

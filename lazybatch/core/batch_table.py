@@ -62,14 +62,18 @@ class SubBatch:
 
 
 class BatchTable:
-    """The stack of one model's sub-batches; index 0 is the bottom."""
+    """The stack of one model's sub-batches; index 0 is the bottom.
 
-    __slots__ = ("_entries", "_max_rows", "_nodes", "rows")
+    sizes: the only numbers of rows that may result from a merge; empty for any up to ``max_rows``.
+    """
 
-    def __init__(self, nodes: int, max_rows: int) -> None:
+    __slots__ = ("_entries", "_max_rows", "_nodes", "_sizes", "rows")
+
+    def __init__(self, nodes: int, max_rows: int, sizes: tuple[int, ...] = ()) -> None:
         self._entries: list[SubBatch] = []
         self._nodes = nodes
         self._max_rows = max_rows
+        self._sizes = sizes
         self.rows = 0
         """Rows in all entries together."""
 
@@ -104,13 +108,15 @@ class BatchTable:
 
     def mergeable(self, lower: SubBatch, upper: SubBatch) -> bool:
         """Whether two entries stand at the same node, may share it, and fit into one sub-batch."""
+        rows = len(lower.requests) + len(upper.requests)
         return (
             lower.cursor == upper.cursor
             and not (lower.running or upper.running)
             and lower.signature == upper.signature
             and lower.padded_rows is None
             and upper.padded_rows is None
-            and len(lower.requests) + len(upper.requests) <= self._max_rows
+            and rows <= self._max_rows
+            and (not self._sizes or rows in self._sizes)
         )
 
     def merge(self) -> tuple[Merge, ...]:

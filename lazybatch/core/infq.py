@@ -5,7 +5,7 @@ Must not know: sub-batches, policies, latencies.
 
 Order: the request of the highest *effective level* comes first, then the oldest. The effective level is the request's
 priority plus one for every `ageing_ns` it has waited, so nobody starves. Rows are taken for one sub-batch at a time,
-all of one signature: that of the first request. Within one (level, signature) the order is first in, first out.
+all of one signature: that of the first request, and in the same order.
 
 A level may limit the time its requests wait here: past it they are rejected, or demoted below every other level.
 Rows that are being retried alone keep their place by arrival and are exempt from both capacity and timeouts.
@@ -13,9 +13,11 @@ Rows that are being retried alone keep their place by arrival and are exempt fro
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from heapq import merge as merge_sorted
 from typing import Literal
 
 from lazybatch.core.request import Request
@@ -43,6 +45,10 @@ class Alone:
     request_id: int
 
 
+def _arrival(request: Request) -> tuple[int, int]:
+    return (request.arrival_ns, request.id)
+
+
 class InfQ:
     """A bounded queue of requests of one model."""
 
@@ -61,7 +67,7 @@ class InfQ:
         self._demoted_level = min(0, *self._levels, 0) - 1
         self._live: dict[int, Request] = {}
         self._retried = 0
-        # (level, signature) -> requests in order of arrival; removed ones stay behind until they surface.
+        # (level, signature) -> its requests in order of arrival; no empty groups.
         self._groups: dict[tuple[int, Hashable], deque[Request]] = {}
 
     def __len__(self) -> int:
@@ -91,22 +97,14 @@ class InfQ:
         key = (request.priority, request.signature)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = deque()
-        group.append(request)
+            self._groups[key] = deque((request,))
+        elif _arrival(group[-1]) < _arrival(request):
+            group.append(request)
+        else:  # demoted, or stamped by its caller's thread before a request that was posted earlier
+            insort(group, request, key=_arrival)
 
-    def _front(self, key: tuple[int, Hashable]) -> Request | None:
-        """First live request of a group; forgets removed ones, and the group itself once it is empty."""
-        group, live = self._groups[key], self._live
-        while group:
-            request = group[0]
-            if live.get(request.id) is request:
-                return request
-            group.popleft()
-        del self._groups[key]
-        return None
-
-    def _fronts(self) -> list[Request]:
-        return [front for key in list(self._groups) if (front := self._front(key)) is not None]
+    def _fronts(self) -> Iterator[Request]:
+        return (group[0] for group in self._groups.values())
 
     def _urgency(self, request: Request, now: int) -> tuple[int, int, int]:
         """Sort key: smaller is more urgent."""
@@ -123,7 +121,7 @@ class InfQ:
     def head(self, now: int) -> Request | None:
         """The request that comes first; None when empty."""
         if len(self._groups) == 1:
-            return self._front(next(iter(self._groups)))
+            return next(iter(self._groups.values()))[0]
         return min(self._fronts(), key=lambda request: self._urgency(request, now), default=None)
 
     def _compatible(self, now: int) -> Iterator[Request]:
@@ -131,17 +129,11 @@ class InfQ:
         head = self.head(now)
         if head is None:
             return
-        live = self._live
         if len(self._groups) == 1:
-            groups = [self._groups[(head.priority, head.signature)]]
+            yield from next(iter(self._groups.values()))
         else:
-            fronts = [front for front in self._fronts() if front.signature == head.signature]
-            fronts.sort(key=lambda request: self._urgency(request, now))
-            groups = [self._groups[(front.priority, front.signature)] for front in fronts]
-        for group in groups:
-            for request in group:
-                if live.get(request.id) is request:
-                    yield request
+            groups = [group for (_, signature), group in self._groups.items() if signature == head.signature]
+            yield from merge_sorted(*groups, key=lambda request: self._urgency(request, now))
 
     def peek(self, now: int, rows: int, size_budget: int | None = None) -> list[Request]:
         """The rows a `take` with the same arguments would remove: at most ``rows`` of the head's signature.
@@ -173,6 +165,14 @@ class InfQ:
 
     def _forget(self, request: Request) -> None:
         del self._live[request.id]
+        key = (request.priority, request.signature)
+        group = self._groups[key]
+        if group[0] is request:
+            group.popleft()
+        else:
+            del group[next(place for place, other in enumerate(group) if other is request)]
+        if not group:
+            del self._groups[key]
         if type(request.signature) is Alone:
             self._retried -= 1
 
@@ -195,11 +195,9 @@ class InfQ:
         rejected: list[Request] = []
         if not self._levels:
             return rejected
-        for key in list(self._groups):
-            while key in self._groups and (front := self._front(key)) is not None:
-                end_ns = self._timeout_ns(front)
-                if end_ns is None or end_ns > now:
-                    break
+        for group in list(self._groups.values()):
+            while group and (end_ns := self._timeout_ns(group[0])) is not None and end_ns <= now:
+                front = group[0]
                 self._forget(front)
                 if self._levels[front.priority].on_timeout == "reject":
                     rejected.append(front)
@@ -216,7 +214,7 @@ class InfQ:
 
     def validate(self) -> None:
         """Check every invariant. Raises `InvariantError`."""
-        queued = [r.id for group in self._groups.values() for r in group if self._live.get(r.id) is r]
+        queued = [r.id for group in self._groups.values() for r in group]
         if sorted(queued) != sorted(self._live):
             raise InvariantError(f"queue: live rows {sorted(self._live)} but grouped rows {sorted(queued)}")
         retried = sum(type(r.signature) is Alone for r in self._live.values())
@@ -225,5 +223,7 @@ class InfQ:
         if len(self._live) - retried > self._capacity:
             raise InvariantError(f"queue: {len(self._live) - retried} rows, capacity {self._capacity}")
         for (level, signature), group in self._groups.items():
+            if list(group) != sorted(group, key=_arrival):
+                raise InvariantError(f"queue: group {(level, signature)} is not in order of arrival")
             if any(r.priority != level or r.signature != signature for r in group):
                 raise InvariantError(f"queue: a request stands in the wrong group {(level, signature)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from lazybatch.core.batch_table import BatchTable
 from lazybatch.core.graph import NodeGraph
@@ -80,7 +80,7 @@ class Lane:
         self.nodes = len(spec.graph)
         self.rows_max = spec.max_batch_size if spec.joinable else 1
         self.queue = InfQ(spec.queue_capacity, levels=spec.levels, ageing_ns=spec.ageing_ns)
-        self.table = BatchTable(self.nodes, self.rows_max)
+        self.table = BatchTable(self.nodes, self.rows_max, spec.allowed_sizes)
         self.times_ns = None if spec.latency is None else spec.latency.dense_ns(spec.max_batch_size)
         self.single_left_ns = None if spec.latency is None else spec.latency.remaining_ns(1)
 
@@ -90,3 +90,17 @@ class Lane:
             if size >= rows:
                 return size if size > rows else None
         return None
+
+    def joining_rows(self, rows: int) -> int:
+        """The most newcomers, at most ``rows``, whose number lets them merge with all that is in flight here.
+
+        Only allowed sizes restrict it: padded sub-batches never merge, and a merged one must be of an allowed size.
+        """
+        sizes = self.spec.allowed_sizes
+        if not sizes or not len(self.table):
+            return rows
+        entries = list(self.table)
+        if any(entry.padded_rows is not None for entry in entries):
+            return 0
+        met = list(accumulate(len(entry) for entry in reversed(entries)))
+        return max((size for size in sizes if size <= rows and all(size + more in sizes for more in met)), default=0)

@@ -178,18 +178,26 @@ class Scheduler:
         """What the policy wants; a policy that raises or asks for the impossible must not stop the server."""
         try:
             choice = self._policy.decide(self, now)
-            if choice is None:
-                possible = self.active is not None
-            elif type(choice) is Start:
-                possible = 1 <= choice.rows <= choice.lane.rows_max and len(choice.lane.queue) > 0
-            else:
-                possible = self.active is None
-            if possible:
+            if self._possible(choice, now):
                 return choice
         except Exception:
-            choice = None
+            pass  # counted below, like any choice that cannot be carried out
         self.counts.policy_failures += 1
         return self._fallback.decide(self, now)
+
+    def _possible(self, choice: Choice, now: int) -> bool:
+        """Whether this can be done, and leads anywhere. A policy may come from outside: its answer can be anything."""
+        if choice is None:
+            return self.active is not None
+        if type(choice) is Start:
+            lane = choice.lane
+            room = min(lane.rows_max, lane.rows_max * self._processors - lane.table.rows)
+            return self._by_model.get(lane.model) is lane and len(lane.queue) > 0 and 1 <= choice.rows <= room
+        if type(choice) is not Wait or self.active is not None:
+            return False
+        if choice.until_ns is None:  # for news: there must be some to come
+            return self._running > 0 or not self.draining
+        return choice.until_ns > now
 
     def next_wakeup(self) -> int | None:
         """When `schedule` should be called again at the latest, after it returned None; None: only on news."""
@@ -312,6 +320,8 @@ class Scheduler:
         for lane in self.lanes:
             lane.queue.validate()
             lane.table.validate()
+            if lane.table.rows > lane.rows_max * self._processors:
+                raise InvariantError(f"scheduler: {lane.table.rows} rows of model {lane.model!r} in flight")
         tabled = [entry for lane in self.lanes for entry in lane.table]
         if {entry.id for entry in tabled} != {entry.id for entry in self.stack} or len(tabled) != len(self.stack):
             raise InvariantError(f"scheduler: stack {self.stack} but tables {tabled}")

@@ -82,7 +82,8 @@ def draw(texts: Sequence[str] = TEXTS, seed: int = 0) -> list[Line]:
 
 
 def _pixels(values: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.clip(np.rint(values), 0, 255).astype(np.uint8)
+    pixels: NDArray[np.uint8] = np.clip(np.rint(values), 0, 255).astype(np.uint8)
+    return pixels
 
 
 def direction_input(line: Line) -> Image:

@@ -94,8 +94,8 @@ class Driver:
         if self.scheduler.idle:
             if self._closing and not len(self._mailbox):
                 self._finish()
-        elif self.scheduler.next_wakeup() is None:
-            raise InvariantError("the policy leaves rows waiting for ever: nothing runs and no wake-up is set")
+        elif self._closing and self.scheduler.next_wakeup() is None:
+            raise InvariantError("the policy waits for arrivals although no further row can come")
 
     def _handle(self, message: Message, now: int) -> None:
         match message:

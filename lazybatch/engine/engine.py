@@ -47,6 +47,7 @@ class Engine:
 
     threaded: False for an engine that moves only by `step` (with a `SteppedClock`, a trace is replayed exactly).
     processors: tasks at once; more than one only where all models are pooled one-node models.
+    on_end: called once, when the last row has ended and no thread runs any more nodes.
 
     Raises `InvalidInput` for contradicting options (see `Scheduler`).
     """
@@ -62,6 +63,7 @@ class Engine:
         clock: Clock | None = None,
         threaded: bool = True,
         name: str = "lazybatch",
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock or MonotonicClock()
         self._name = name
@@ -87,7 +89,9 @@ class Engine:
         self._driver = Driver(
             served, make_scheduler, self._ledger, self._mailbox, self._clock, observers, self._workers
         )
+        self.abandoned = False
         self._resets = 0
+        self._on_end = on_end
         if threaded:
             _alive.add(self)
             self._start_thread(self._run, "engine")
@@ -290,6 +294,12 @@ class Engine:
         if self._workers is not None:
             self._workers.stop()
         self._end_waiting(running=True)  # after a drain there are none
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            try:
+                on_end()
+            except BaseException:
+                _log.error("ending an observer failed", exc_info=True)
         _alive.discard(self)
         self._ended.set()
 
@@ -311,6 +321,7 @@ class Engine:
     def abandon(self) -> None:
         """In a forked child: the threads stayed behind, and with them whatever held the lock."""
         self._ledger.lock = threading.RLock()
+        self.abandoned = True
         self._closed = "the batcher belongs to the process it was created in; create one after the fork"
         self._own_threads.clear()
         self._ended = threading.Event()

@@ -17,7 +17,7 @@ from lazybatch.executors.ort import OrtExecutor
 from lazybatch.executors.ort_admission import admit_row
 from lazybatch.executors.ort_piece import OrtPiece, run_chain
 from lazybatch.executors.ort_sample import sample_row
-from lazybatch.executors.ort_session import CPU, CUDA, open_session, provider_names
+from lazybatch.executors.ort_session import CPU, CUDA, open_session, pool_threads, provider_names
 from lazybatch.executors.resident import resident_bytes
 from lazybatch.partition.pieces import Partition
 
@@ -81,6 +81,11 @@ class OrtModel:
     def fingerprint(self) -> str:
         """Identity of model and partition."""
         return self.partition.fingerprint
+
+    @property
+    def threads(self) -> int | None:
+        """Threads its operators share; None where ONNX Runtime was left to choose."""
+        return self._threads or pool_threads()
 
     def admit(self, inputs: Any) -> Row:
         """Check and copy one row; see `lazybatch.executors.ort_admission`. Raises `InvalidInput`."""

@@ -53,6 +53,11 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def pool_threads() -> int | None:
+    """Threads of this process's shared pool; None while there is none."""
+    return _pool_threads
+
+
 def provider_names(providers: str | Sequence[str] | None) -> list[str]:
     """ONNX Runtime's names for ``providers``: None or "cpu", "cuda", or names of its own; the CPU is always the last.
 

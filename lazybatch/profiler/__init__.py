@@ -78,8 +78,7 @@ def profile(
     finally:
         executor.shutdown()
         state.save()
-    threads = getattr(executor, "threads", None) or getattr(model, "threads", None)
-    table = _table(model, state, threads, command)
+    table = _table(model, state, getattr(model, "threads", None), command, inputs is None)
     state.forget()
     return table
 
@@ -211,7 +210,7 @@ def _cost_ns(state: State, size: int, took_ns: dict[int, int]) -> int:
     return (WARM_UP_PASSES + 1) * sum(node[-1] for node in state.samples_ns[size])
 
 
-def _table(model: Model, state: State, threads: object, command: str | None) -> LatencyTable:
+def _table(model: Model, state: State, threads: object, command: str | None, made_up: bool) -> LatencyTable:
     cells = [[sorted(samples[node]) for samples in state.samples_ns.values()] for node in range(len(state.nodes))]
     provenance: dict[str, object] = {
         "fingerprint": model.fingerprint,
@@ -222,6 +221,8 @@ def _table(model: Model, state: State, threads: object, command: str | None) -> 
         "command": command or f"lazybatch.profile({model.name!r})",
         "joinable": model.joinable,
         "reason": model.reason,
+        "inputs": "made up" if made_up else "given",
+        "signature": state.identity["rows"],
         "samples": {str(size): state.passes(size) for size in state.samples_ns},
         "high_quantile": HIGH_QUANTILE,
     }

@@ -67,7 +67,8 @@ class GraphBatching:
             return Reason.START_ALONE, end_ns
         rows_max = self._rows_max(lane)
         if self.window_ns == 0 and self.size_budget is None:
-            return (Reason.START_FULL if len(queue) >= rows_max else Reason.START_IDLE), end_ns
+            full = len(queue) >= rows_max and len(queue.peek(now, rows_max)) == rows_max
+            return (Reason.START_FULL if full else Reason.START_IDLE), end_ns
         rows = queue.peek(now, rows_max + 1)
         if len(rows) >= rows_max or self._budget_spent([row.size for row in rows]):
             return Reason.START_FULL, end_ns

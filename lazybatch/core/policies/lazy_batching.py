@@ -7,9 +7,9 @@ Whenever the processor is free, or at a node boundary, the head of the queue and
 allows become a new sub-batch. It runs first, catches up with the one it preempted, and merges with it. Rules that
 complete the paper's text:
 
-* Newcomers must be able to merge: they have the signature of the model's top sub-batch and together fit into one;
-  otherwise they wait until that one is done. Where another model is active they preempt it by slack alone, as in the
-  paper's co-location study.
+* Newcomers must be able to merge: they have the signature of the model's top sub-batch and together fit into one
+  (where only some sizes may run, into one of those); otherwise they wait until that one is done. Where another model is
+  active they preempt it by slack alone, as in the paper's co-location study.
 * *Late*: a row that would miss its deadline even if it ran alone from now on is lost. Lost rows veto nothing (see
   `core.slack`). A lost row at the head of the queue means overload: it preempts nobody, and when the processor is free
   the largest batch starts, unchecked, so that throughput recovers instead of falling to one row at a time.
@@ -61,7 +61,7 @@ class LazyBatching:
         room = lane.rows_max - lane.table.rows
         if room <= 0 or (top is not None and top.signature != head.signature) or _lost(lane, head, now):
             return 0
-        return self._rows_with_slack(lane, room, view, now)
+        return lane.joining_rows(self._rows_with_slack(lane, room, view, now))
 
     @staticmethod
     def _rows_with_slack(lane: Lane, room: int, view: View, now: int) -> int:

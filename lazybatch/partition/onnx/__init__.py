@@ -1,5 +1,5 @@
 """Partitioning of ONNX models: optimise whole, prove what may be joined, cut where it is cheap, write pieces."""
 
-from lazybatch.partition.onnx.build import partition_onnx
+from lazybatch.partition.onnx.build import digest_of, partition_onnx
 
-__all__ = ["partition_onnx"]
+__all__ = ["digest_of", "partition_onnx"]

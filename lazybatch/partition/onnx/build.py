@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from lazybatch.executors.ort_session import open_session, runtime
 from lazybatch.partition.manifest import save_manifest
 from lazybatch.partition.onnx.cost import Costs, measure
 from lazybatch.partition.onnx.cuts import Cut, choose
-from lazybatch.partition.onnx.extract import Shape, extract, remove
-from lazybatch.partition.onnx.inputs import Array, Feeds, Recipe, join, make_rows
+from lazybatch.partition.onnx.extract import Shape, clear, extract
+from lazybatch.partition.onnx.inputs import Array, Feeds, Recipe, join, make_rows, named_dims
 from lazybatch.partition.onnx.join import Verdict, boundary_traits, judge, scanned, watching
 from lazybatch.partition.onnx.liveness import Liveness
-from lazybatch.partition.onnx.optimise import WHOLE_FILE, Optimised, optimise
+from lazybatch.partition.onnx.optimise import WHOLE_FILE, Opener, Optimised, optimise
 from lazybatch.partition.onnx.probe import Trait, runner, same
-from lazybatch.partition.onnx.source import external_files, numpy_name, read_source
+from lazybatch.partition.onnx.source import Source, external_files, numpy_name, read_source
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 
 LIVE_MAX = 24
@@ -42,12 +43,15 @@ def partition_onnx(
     example_inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     tolerance: float | None = None,
     require_joinable: bool = False,
+    threads: int | None = None,
+    providers: str | Sequence[str] | None = None,
 ) -> Partition:
     """Cut the model into pieces in the directory (made if missing) and save the manifest there.
 
     preempt_within_s: the longest time a server may be unpreemptible at one row; None: as many nodes as stay cheap.
     batch_axes: input name -> batch axis, or None where an input has none; None: found by probing.
     example_inputs: one or several requests the model accepts, with or without the batch axis.
+    threads, providers: as for `open_session`.
     tolerance: allowed |joined - alone| over the row's magnitude, for models that cannot be exact.
     Raises `ModelError` naming the culprit; with require_joinable also where rows cannot share a batch.
     """
@@ -55,9 +59,11 @@ def partition_onnx(
     source = read_source(Path(path))
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    optimised = optimise(source, directory)
-    verdict = judge(source, optimised, batch_axes, _examples(example_inputs), tolerance)
-    plan = _Plan(optimised, verdict, tolerance)
+    clear(directory)
+    opener = partial(open_session, threads=threads, providers=providers)
+    optimised = optimise(source, directory, opener)
+    verdict = judge(source, optimised, batch_axes, _examples(example_inputs), tolerance, opener)
+    plan = _Plan(optimised, verdict, tolerance, opener)
     if plan.reason is not None and require_joinable:
         raise ModelError(f"{source.path}: rows cannot share a batch: {plan.reason}")
     costs = plan.costs()
@@ -68,9 +74,8 @@ def partition_onnx(
     pieces = extract(optimised.proto, positions, plan.shapes, costs.per_node if costs else (), directory)
     difference = plan.chain_differs(pieces)
     if difference is not None:
-        remove(directory, [piece.path.name for piece in pieces])
         pieces = extract(optimised.proto, [], plan.shapes, costs.per_node if costs else (), directory)
-    digest = model_digest(source.path, external_files(source))
+    digest = _digest(source)
     fingerprint = _fingerprint(digest, positions)
     evidence = verdict.evidence
     partition = Partition(
@@ -109,9 +114,10 @@ def _examples(given: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> 
 class _Plan:
     """What is known of the optimised graph's inner values, and what follows from it for cuts and boundaries."""
 
-    def __init__(self, optimised: Optimised, verdict: Verdict, tolerance: float | None) -> None:
+    def __init__(self, optimised: Optimised, verdict: Verdict, tolerance: float | None, opener: Opener) -> None:
         self.optimised, self.verdict = optimised, verdict
         self.reason = verdict.reason
+        self.opener = opener
         self.live = Liveness(optimised.proto.graph).live_sets()
         self.places = [k for k, names in enumerate(self.live) if len(names) <= LIVE_MAX]
         self.sizes: dict[str, int] = {}
@@ -148,7 +154,7 @@ class _Plan:
             self.traits, self.reason = boundary_traits(self.verdict, self.optimised, session, tolerance)
 
     def _session(self, names: list[str]) -> Any:
-        return watching(self.optimised.proto, names, self.optimised.path.parent)
+        return watching(self.optimised.proto, names, self.optimised.path.parent, self.opener)
 
     def _thin(self, first: Mapping[str, Array]) -> tuple[Any, Mapping[str, Array]]:
         """Watch fewer places where values are large: those with the least bytes alive, until they fit."""
@@ -186,9 +192,9 @@ class _Plan:
         """Measured at one row; None where no input is known that the model accepts."""
         if not self.verdict.recipes:
             return None
-        feeds = self._feeds(self.verdict.recipes[-1], 1)
+        feeds = self._feeds(self.verdict.typical or self.verdict.recipes[-1], 1)
         with tempfile.TemporaryDirectory() as scratch:
-            return measure(self.optimised.path, self.optimised.proto, feeds, Path(scratch))
+            return measure(self.optimised.path, self.optimised.proto, feeds, Path(scratch), self.opener)
 
     def cuts(self) -> list[Cut]:
         """Places where every live value may cross."""
@@ -209,8 +215,8 @@ class _Plan:
         """Run whole and pieces on the same rows: the first output that is not the same bit for bit."""
         if not self.verdict.recipes or len(pieces) == 1:
             return None
-        whole = runner(open_session(self.optimised.path, optimise=False))
-        sessions = [open_session(piece.path, optimise=False) for piece in pieces]
+        whole = runner(self.opener(self.optimised.path, optimise=False))
+        sessions = [self.opener(piece.path, optimise=False) for piece in pieces]
         for recipe in self.verdict.recipes:
             for rows in (1, 2) if self.reason is None else (1,):
                 feeds = self._feeds(recipe, rows)
@@ -275,15 +281,33 @@ class _Plan:
             rows = self._row_symbols()
             axes = [k for k, dim in enumerate(port.dims or ()) if dim in rows]
             axis = axes[0] if len(axes) == 1 else None
-        if axis is None:
+        if axis is None or any(len(shape) <= axis or shape[axis] != 1 for shape in self.shapes[name].seen):
             return Boundary(name, port.dtype, Kind.OPAQUE, None, dims)
         return Boundary(name, port.dtype, Kind.ROWS, axis, dims)
 
 
-def model_digest(path: Path, files: Sequence[Path]) -> str:
-    """sha256 of the model file and its external data."""
+def _example(verdict: Verdict) -> dict[str, object]:
+    """Input name -> a shape at one row and the bounds of its integers that the model was seen to accept."""
+    recipe = verdict.typical
+    if recipe is None:
+        return {}
+    return {
+        port.name: {
+            "shape": [recipe.sizes[dim] if isinstance(dim, str) else dim for dim in named_dims(port)],
+            "range": list(recipe.ranges[port.name]) if port.name in recipe.ranges else None,
+        }
+        for port in verdict.ports
+    }
+
+
+def digest_of(path: Path | str) -> str:
+    """sha256 of a model file and its external data. Raises `ModelError` where it cannot be read."""
+    return _digest(read_source(Path(path)))
+
+
+def _digest(source: Source) -> str:
     digest = hashlib.sha256()
-    for file in (path, *files):
+    for file in (source.path, *external_files(source)):
         with file.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
@@ -320,6 +344,7 @@ def _provenance(
         "batch_axes": dict(verdict.candidate),
         "probed_sizes": [dict(recipe.sizes) for recipe in verdict.recipes],
         "probed_ranges": [{k: list(v) for k, v in recipe.ranges.items()} for recipe in verdict.recipes],
+        "example": _example(verdict),
         "whole_s": costs.whole_s if costs else None,
         "dispatch_s": costs.dispatch_s if costs else None,
         "longest_node_s": longest if costs else None,

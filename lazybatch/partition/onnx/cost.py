@@ -18,8 +18,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from lazybatch.executors.ort_session import open_session
 from lazybatch.partition.onnx.inputs import Feeds
+from lazybatch.partition.onnx.optimise import Opener
 
 RUNS = 7
 SECONDS = 4.0
@@ -34,12 +34,12 @@ class Costs:
     dispatch_s: float
 
 
-def measure(path: Path, proto: onnx.ModelProto, feeds: Feeds, scratch: Path) -> Costs:
+def measure(path: Path, proto: onnx.ModelProto, feeds: Feeds, scratch: Path, opener: Opener) -> Costs:
     """Time the whole graph, and share its time among its nodes as the profile shows it."""
-    plain = open_session(path, optimise=False)
+    plain = opener(path, optimise=False)
     names = [output.name for output in plain.get_outputs()]
     whole = _median_seconds(partial(plain.run, names, feeds))
-    profiled = open_session(path, optimise=False, profile_to=scratch / "profile")
+    profiled = opener(path, optimise=False, profile_to=scratch / "profile")
     runs = 1 if whole > SECONDS / RUNS else RUNS
     for _ in range(runs + 1):
         profiled.run(names, feeds)
@@ -52,16 +52,16 @@ def measure(path: Path, proto: onnx.ModelProto, feeds: Feeds, scratch: Path) -> 
     seen = [statistics.median(times[node.name]) if node.name in times else 0.0 for node in proto.graph.node]
     total = sum(seen)
     scale = whole / total if total > 0 else 0.0
-    return Costs(tuple(value * scale for value in seen), whole, dispatch_seconds())
+    return Costs(tuple(value * scale for value in seen), whole, dispatch_seconds(opener))
 
 
-def dispatch_seconds() -> float:
+def dispatch_seconds(opener: Opener) -> float:
     """What one call into the runtime costs when there is nothing to compute."""
     value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
     out = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [value], [out])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    session = open_session(model.SerializeToString(), optimise=False)
+    session = opener(model.SerializeToString(), optimise=False)
     binding = session.io_binding()
     x, y = np.zeros(1, np.float32), np.zeros(1, np.float32)
     binding.bind_input("x", "cpu", 0, np.float32, (1,), x.ctypes.data)

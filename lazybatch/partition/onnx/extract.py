@@ -7,7 +7,6 @@ Must not know: why it was cut there.
 from __future__ import annotations
 
 import itertools
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from lazybatch.executors.ort_session import WEIGHTS_FILE
 from lazybatch.partition.onnx.liveness import Liveness, constants, reads
-from lazybatch.partition.onnx.optimise import weights_of
+from lazybatch.partition.onnx.optimise import WHOLE_FILE, weights_of
 from lazybatch.partition.pieces import Piece
 
 RESIDUAL = {("com.microsoft.nchwc", "Conv"): (3,), ("com.microsoft", "FusedConv"): (3,), ("", "Add"): (0, 1)}
@@ -47,6 +47,8 @@ def extract(
 ) -> list[Piece]:
     """Cut after the positions and write one file per piece into the directory, beside the weights."""
     graph = proto.graph
+    for file in directory.glob("piece_*.onnx"):
+        file.unlink()
     liveness = Liveness(graph)
     weights = constants(graph)
     wanted = {value.name for value in graph.output}
@@ -172,8 +174,7 @@ def _ancestors(graph: onnx.GraphProto, start: int, end: int) -> set[int]:
     return found
 
 
-def remove(directory: Path, names: Sequence[str]) -> None:
-    """Delete files that are no longer part of the partition."""
-    for name in names:
-        if (directory / name).exists():
-            os.remove(directory / name)
+def clear(directory: Path) -> None:
+    """Delete what an earlier partition left in the directory, so that nothing of it is mixed with the new one."""
+    for file in (*directory.glob("piece_*.onnx"), *(directory / name for name in (WHOLE_FILE, WEIGHTS_FILE))):
+        file.unlink(missing_ok=True)

@@ -31,6 +31,8 @@ SIZES = (16, 32, 24, 48, 64, 8, 12, 7, 5, 4, 3, 2, 1, 96, 128, 80, 160, 224, 299
 RANGES = ((0, 1), (0, 9), (0, 99))
 SCALARS = (1, 0, 2, 8, 16000, 8000)
 WORDS = ("a", "B c", "longer text", "42", "-1.5")
+IMAGE_SIZE = 128
+SEQUENCE_SIZE = 64
 SEARCH_SECONDS = 20.0
 SEARCH_RUNS = 150
 MAGNITUDES = (1.0, 30.0, 0.05)
@@ -207,6 +209,21 @@ def _widened(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: R
                 break
             recipe = wider
     return recipe
+
+
+def typical(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: Run) -> Recipe:
+    """The recipe with free sizes nearer to real use where the model accepts them: small ones are all overhead."""
+    if recipe.examples:
+        return recipe
+    sizes = dict(recipe.sizes)
+    for port in ports:
+        target = IMAGE_SIZE if len(port.dims or ()) == 4 else SEQUENCE_SIZE
+        for axis, dim in enumerate(named_dims(port)):
+            if isinstance(dim, str) and axis != candidate.get(port.name) and sizes[dim] < target:
+                larger = Recipe({**sizes, dim: target}, recipe.ranges)
+                if dim not in batch_symbols(ports, candidate) and _accepts(ports, candidate, larger, run):
+                    sizes[dim] = target
+    return Recipe(sizes, recipe.ranges)
 
 
 def _accepts(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: Run, seed: int = 0) -> bool:

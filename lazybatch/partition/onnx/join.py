@@ -14,7 +14,6 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
-from lazybatch.executors.ort_session import open_session
 from lazybatch.partition.onnx.inputs import (
     Array,
     Candidate,
@@ -24,8 +23,9 @@ from lazybatch.partition.onnx.inputs import (
     join,
     make_rows,
     symbolic,
+    typical,
 )
-from lazybatch.partition.onnx.optimise import Optimised
+from lazybatch.partition.onnx.optimise import Opener, Optimised
 from lazybatch.partition.onnx.probe import Evidence, Outcome, Trait, probe, runner
 from lazybatch.partition.onnx.sizes import steering
 from lazybatch.partition.onnx.source import Port, Source
@@ -43,6 +43,7 @@ class Verdict:
     ports: tuple[Port, ...]
     candidate: Candidate
     recipes: Sequence[Recipe]
+    typical: Recipe | None
     evidence: Evidence | None
     reason: str | None
     marks: Marks
@@ -54,9 +55,10 @@ def judge(
     batch_axes: Mapping[str, int | None] | None,
     examples: Mapping[str, Sequence[Array]] | None,
     tolerance: float | None,
+    opener: Opener,
 ) -> Verdict:
     """Try candidates until one holds; the one that came furthest names the reason where none does."""
-    session = open_session(optimised.path, optimise=False)
+    session = opener(optimised.path, optimise=False)
     run = runner(session)
     outputs = [port.name for port in optimised.outputs]
     original = inlined(source.proto)
@@ -67,13 +69,14 @@ def judge(
             recipes = find_recipes(ports, candidate, lambda feeds: list(run(feeds).values()), examples)
             if not recipes:
                 continue
+            usual = typical(ports, candidate, recipes[-1], lambda feeds: list(run(feeds).values()))
             if not candidate:
                 fixed = NO_AXIS if batch_axes is None else "batch_axes names no batched input"
-                return Verdict(ports, {}, recipes, None, fixed, Marks())
+                return Verdict(ports, {}, recipes, usual, None, fixed, Marks())
             evidence = probe(ports, candidate, recipes, run, outputs, tolerance=tolerance)
             marks = spread(original.graph, candidate)
-            reason = _reason(source, original, ports, candidate, recipes, evidence, marks, outputs, tolerance)
-            verdict = Verdict(ports, candidate, recipes, evidence, reason, marks)
+            reason = _reason(source, original, ports, candidate, recipes, evidence, marks, outputs, tolerance, opener)
+            verdict = Verdict(ports, candidate, recipes, usual, evidence, reason, marks)
             if evidence.stage == 4:
                 return verdict
             if best is None or best.evidence is None or evidence.stage > best.evidence.stage:
@@ -82,7 +85,7 @@ def judge(
             return best
     ports = symbolic(optimised.inputs)
     first = candidates(ports, batch_axes)
-    return Verdict(ports, first[0] if first else {}, [], None, NO_INPUT if first else NO_AXIS, Marks())
+    return Verdict(ports, first[0] if first else {}, [], None, None, NO_INPUT if first else NO_AXIS, Marks())
 
 
 def _ranked_ports(inputs: Sequence[Port]) -> list[tuple[Port, ...]]:
@@ -102,6 +105,7 @@ def _reason(
     marks: Marks,
     outputs: Sequence[str],
     tolerance: float | None,
+    opener: Opener,
 ) -> str | None:
     """Why joining is refused; the structural cause where there is one, because it explains the symptom."""
     if marks.refusals:
@@ -114,7 +118,7 @@ def _reason(
         if evidence.traits[name].kind is Kind.SHARED and name in marks.data:
             return f"output {name!r} has no axis for the rows, yet may depend on their values"
     if marks.uses:
-        return _steers(source, original, ports, candidate, recipes, marks)
+        return _steers(source, original, ports, candidate, recipes, marks, opener)
     return None
 
 
@@ -125,6 +129,7 @@ def _steers(
     candidate: Candidate,
     recipes: Sequence[Recipe],
     marks: Marks,
+    opener: Opener,
 ) -> str | None:
     """Run the original graph at 1, 2 and 3 rows with the operands of suspicious nodes as outputs."""
     observed = frozenset(name for use in marks.uses for name in use.operands if name in marks.size - marks.data)
@@ -132,7 +137,7 @@ def _steers(
     loose = {n for use in marks.uses for n in use.operands if n not in marks.size | marks.data and n not in constant}
     given = {port.name for port in ports}
     watched = sorted((observed | loose) - given)
-    session = watching(original, watched, source.folder)
+    session = watching(original, watched, source.folder, opener)
     known: Outcome = {}
     for name in {name for use in marks.uses for name in use.operands if name in constant}:
         known[name] = numpy_helper.to_array(constant[name], base_dir=str(source.folder))
@@ -149,7 +154,7 @@ def _steers(
     return None
 
 
-def watching(proto: onnx.ModelProto, names: Sequence[str], folder: Path) -> Any:
+def watching(proto: onnx.ModelProto, names: Sequence[str], folder: Path, opener: Opener) -> Any:
     """A session on the graph that also returns inner values."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
@@ -157,7 +162,7 @@ def watching(proto: onnx.ModelProto, names: Sequence[str], folder: Path) -> Any:
     for node in copy.graph.node:
         node.name = ""
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
-    return open_session(copy.SerializeToString(), optimise=False, folder=folder)
+    return opener(copy.SerializeToString(), optimise=False, folder=folder)
 
 
 def boundary_traits(

@@ -6,6 +6,7 @@ Must not know: where the graph is cut, and what a batch is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ import networkx as nx
 import onnx
 
 from lazybatch.errors import ModelError
-from lazybatch.executors.ort_session import WEIGHTS_FILE, open_session
+from lazybatch.executors.ort_session import WEIGHTS_FILE
 from lazybatch.partition.onnx.liveness import reads
 from lazybatch.partition.onnx.source import Port, Source, external_tensors, one_line, ports_of
 
 WHOLE_FILE = "whole.onnx"
+
+Opener = Callable[..., Any]
+"""`open_session` with threads and providers bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +39,29 @@ class Optimised:
     note: str | None
 
 
-def optimise(source: Source, directory: Path) -> Optimised:
+def optimise(source: Source, directory: Path, opener: Opener) -> Optimised:
     """Write the optimised model into the directory and read it back without its weights.
 
     Raises `ModelError` where the runtime refuses the model.
     """
     path = directory / WHOLE_FILE
     try:
-        session = open_session(source.loadable(), optimise=True, save_to=path, folder=_folder(source))
+        session = opener(source.loadable(), optimise=True, save_to=path, folder=_folder(source))
         note = None
     except Exception as error:
         path.unlink(missing_ok=True)
         (directory / WEIGHTS_FILE).unlink(missing_ok=True)
-        session = _open_plain(source, error)
+        session = _open_plain(source, error, opener)
         note = f"the optimised graph cannot be saved ({one_line(error)}); the original graph was cut"
     inputs, outputs = ports_of(source, session)
     del session
     if note is None:
-        note = _reload(path)
+        note = _reload(path, opener)
     if note is not None:
         _write_original(source, path)
     proto = onnx.load(str(path), load_external_data=False)
     _sort(proto.graph)
+    _drop_dead(proto.graph)
     for position, node in enumerate(proto.graph.node):
         node.name = f"n{position}"
     onnx.save(proto, str(path))
@@ -67,17 +72,17 @@ def _folder(source: Source) -> Path | None:
     return source.folder if isinstance(source.loadable(), bytes) else None
 
 
-def _open_plain(source: Source, first: Exception) -> Any:
+def _open_plain(source: Source, first: Exception, opener: Opener) -> Any:
     try:
-        return open_session(source.loadable(), optimise=False, folder=_folder(source))
+        return opener(source.loadable(), optimise=False, folder=_folder(source))
     except Exception as error:
-        raise ModelError(f"{source.path}: the runtime refuses the model: {one_line(error)}") from first
+        raise ModelError(f"{source.path}: {one_line(error)}") from first
 
 
-def _reload(path: Path) -> str | None:
+def _reload(path: Path, opener: Opener) -> str | None:
     """Why the saved optimised graph cannot be used; None where it can."""
     try:
-        open_session(path, optimise=False)
+        opener(path, optimise=False)
     except Exception as error:
         return f"the saved optimised graph cannot be read back ({one_line(error)}); the original graph was cut"
     return None
@@ -103,6 +108,19 @@ def _sort(graph: onnx.GraphProto) -> None:
         nodes = [graph.node[k] for k in order]
         del graph.node[:]
         graph.node.extend(nodes)
+
+
+def _drop_dead(graph: onnx.GraphProto) -> None:
+    """Remove nodes whose results nobody reads (function bodies leave some): a piece of them alone would make nothing."""
+    needed = {value.name for value in graph.output}
+    kept: list[onnx.NodeProto] = []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            needed.update(reads(node))
+            kept.append(node)
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(reversed(kept))
 
 
 def weights_of(proto: onnx.ModelProto) -> int:

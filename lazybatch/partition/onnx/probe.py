@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lazybatch.partition.onnx.inputs import Array, Candidate, Feeds, Recipe, join, make_rows, poisons
-from lazybatch.partition.onnx.source import Port
+from lazybatch.partition.onnx.source import Port, one_line
 from lazybatch.partition.pieces import Kind
 
 TOLERANCE = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-9}
@@ -109,7 +109,7 @@ def _try(
     try:
         alone = [run(join(shared, [row], candidate)) for row in rows]
     except Exception as error:
-        return f"a row alone fails: {_line(error)}"
+        return f"a row alone fails: {one_line(error)}"
     try:
         return Trial(
             alone,
@@ -118,7 +118,7 @@ def _try(
             run(join(shared, [rows[i] for i in ORDER], candidate)),
         )
     except Exception as error:
-        return f"rows together fail where each alone works: {_line(error)}"
+        return f"rows together fail where each alone works: {one_line(error)}"
 
 
 def _verdict(
@@ -308,10 +308,6 @@ def _untouched(trait: Trait, before: Array, after: Array, at: int, tolerance: fl
     if tolerance is not None:
         return all(close(new[i], old[i], trait.dtype, tolerance) for i in others)
     return all(same(old[i], new[i]) for i in others)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 def runner(session: Any) -> Runner:

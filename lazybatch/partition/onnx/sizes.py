@@ -7,6 +7,7 @@ Must not know: rows' values, cuts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -90,4 +91,14 @@ def _below_one(use: SizeUse, runs: Sequence[Outcome], varying: dict[str, Array |
         mask_a, mask_b = np.broadcast_to(mask_a, value_a.shape), np.broadcast_to(mask_b, value_a.shape)
     if (mask_a & mask_b).any():
         return False
+    if not (_counts_rows(runs, a, moves_a) and _counts_rows(runs, b, moves_b)):
+        return False
     return bool(np.all(value_b[mask_a] <= limit) and np.all(value_a[mask_b] <= limit))
+
+
+def _counts_rows(runs: Sequence[Outcome], name: str, moves: Array | None) -> bool:
+    """Whether what varies is at least 1 and rises with the rows; "rows - 8" is below 1 only as long as they are few."""
+    if moves is None or not moves.any():
+        return True
+    values = [run[name][moves] for run in runs]
+    return bool(np.all(values[0] >= 1) and all(np.all(b > a) for a, b in pairwise(values)))

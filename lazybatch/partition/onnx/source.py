@@ -16,6 +16,7 @@ import onnx
 from onnx import external_data_helper
 
 from lazybatch.errors import ModelError
+from lazybatch.executors.ort_session import reason
 
 NUMPY_NAMES = {
     "float": "float32",
@@ -75,10 +76,10 @@ class Source:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of a runtime error without its prefix and line breaks."""
-    text = " ".join(str(error).split())
-    if text.startswith("[ONNXRuntimeError]"):
-        text = text.split(" : ", 3)[-1]
+    """The message of an error without the runtime's prefixes, source positions and line breaks."""
+    text = reason(error)
+    if text.startswith("/"):  # where in its own sources the runtime found out
+        text = text.split(") ", 1)[-1]
     return text[:400]
 
 

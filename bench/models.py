@@ -1,0 +1,99 @@
+"""The models benchmarks run: trained ones from installed packages, the zoo's, or any ONNX file.
+
+Owns: names, files and seeded rows of inputs.
+Must not know: what is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.common import CACHE, progress
+from graphs import zoo
+from graphs.export import ExportError, ensure
+from lazybatch.demo.models import find
+from lazybatch.errors import InvalidInput
+
+Batch = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model file and a maker of inputs: ``batch(rows, seed)`` has a batch axis."""
+
+    name: str
+    path: Path
+    batch: Callable[[int, int], Batch]
+
+    def rows(self, count: int, seed: int = 0) -> list[Batch]:
+        """Rows without a batch axis, as callers submit them."""
+        whole = self.batch(count, seed)
+        return [{name: array[k] for name, array in whole.items()} for k in range(count)]
+
+
+_PACKAGED = {
+    "ppocr-det": ("detector", (3, 320, 320)),
+    "ppocr-rec": ("reader", (3, 48, 320)),
+    "ppocr-cls": ("direction", (3, 48, 192)),
+}
+NAMES = (*zoo.ZOO, *_PACKAGED)
+ZOO_FOLDER = CACHE / "zoo"
+
+
+def subject(name: str, *, zoo_folder: Path = ZOO_FOLDER) -> Subject:
+    """A model by name, or by the path of an ONNX file. Raises `InvalidInput` for neither.
+
+    Zoo models are exported on first use (needs torch). Rows for a file are noise of its inputs' shapes, where every
+    dimension but the first must be fixed.
+    """
+    if name in zoo.ZOO:
+        progress(f"exporting {name}")
+        try:
+            path = ensure(name, zoo_folder)
+        except ExportError as error:
+            raise InvalidInput(str(error)) from error
+        return Subject(name, path, lambda rows, seed: dict(zoo.sample(name, rows, seed=seed)))
+    if name in _PACKAGED:
+        kind, shape = _PACKAGED[name]
+        return Subject(name, find(kind), partial(_noise, {"x": (shape, np.dtype(np.float32))}))
+    path = Path(name)
+    if path.suffix == ".onnx" and path.exists():
+        return Subject(path.stem, path, partial(_noise, _inputs_of(path)))
+    raise InvalidInput(f"model {name!r} is neither a file that exists nor one of {', '.join(NAMES)}")
+
+
+def _noise(inputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], rows: int, seed: int) -> Batch:
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.standard_normal((rows, *shape)).astype(dtype)
+        if dtype.kind == "f"
+        else rng.integers(0, 2, (rows, *shape)).astype(dtype)
+        for name, (shape, dtype) in inputs.items()
+    }
+
+
+def _inputs_of(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    import onnx
+
+    model = onnx.load(str(path), load_external_data=False)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    found = {}
+    for value in model.graph.input:
+        if value.name in weights:
+            continue
+        kind = value.type.tensor_type
+        shape = tuple(dim.dim_value for dim in kind.shape.dim)[1:]
+        if not kind.shape.dim or not all(shape):
+            raise InvalidInput(
+                f"{path}: input {value.name!r} has varying dimensions besides the batch; the benchmark cannot tell "
+                "which to use: export the model with fixed ones"
+            )
+        found[value.name] = (shape, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+    return found

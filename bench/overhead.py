@@ -1,0 +1,120 @@
+"""What node-level scheduling costs: chain against whole model, decisions, the live gap, memory.
+
+Owns: which measurements make up the report, and the figures drawn from them.
+Must not know: how any of them is made (`bench.measure_*`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import Report, parser, progress, run_script
+from bench.measure_chain import measure_chain
+from bench.measure_core import POLICIES, measure_decisions, measure_simulator
+from bench.measure_live import measure_gaps
+from bench.measure_memory import measure_memory
+from bench.models import subject
+
+CHAIN_MODELS = ("resnet50", "mobilenetv2", "bert-base", "ppocr-det", "ppocr-rec")
+QUICK_MODELS = ("ppocr-rec", "ppocr-cls")
+PARTS = ("core", "chain", "live", "memory")
+
+EPILOG = """\
+parts
+  core    scheduler microseconds per dispatch (serial, graph, lazy; one model and four); simulated dispatches/s
+  chain   one batch node by node against the whole optimised model, interleaved; are the answers bit-identical?
+  live    time between the end of one node and the start of the next while clients keep the engine busy
+  memory  what the process grows by against what the executor planned, in a fresh process
+
+examples
+  python bench/overhead.py --quick                          everything on the small trained models, under a minute
+  python bench/overhead.py --json out/bench/overhead.json   the full report; exports the zoo first (needs torch)
+  python bench/overhead.py --parts chain --models resnet50 my.onnx
+
+status: 0 every figure holds, 1 one does not, 2 bad input. Run it on an idle machine; it says which one it was.
+"""
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser(__doc__.split("\n")[0] if __doc__ else "", EPILOG)
+    made.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure (default all)")
+    made.add_argument("--models", nargs="+", metavar="MODEL", help="names or ONNX files for chain and memory")
+    made.add_argument("--batch-sizes", nargs="+", type=int, default=[1, 8], metavar="N", help="for chain (default 1 8)")
+    made.add_argument("--seconds", type=float, metavar="S", help="per model and batch size of chain (default 12)")
+    return made
+
+
+def core_part(report: Report, quick: bool) -> None:
+    """Decisions and simulator."""
+    progress("core: decisions")
+    decisions = measure_decisions(2_000 if quick else 20_000)
+    report.rows += decisions
+    for policy in POLICIES:
+        worst = max(row["median_us"] for row in decisions if row["policy"] == policy)
+        report.at_most(f"decision_median_us/{policy}", worst, 15.0, " us")
+    progress("core: simulator")
+    simulated = measure_simulator(2_000 if quick else 20_000)
+    report.rows += simulated
+    report.at_least("simulated_dispatches_per_s", min(row["dispatches_per_s"] for row in simulated), 50_000)
+
+
+def chain_part(report: Report, models: list[str], batch_sizes: tuple[int, ...], seconds: float) -> None:
+    """Chain over whole, and bit-identity, per model and batch size."""
+    for name in models:
+        progress(f"chain: {name}")
+        rows = measure_chain(subject(name), batch_sizes, seconds)
+        report.rows += rows
+        for row in rows:
+            report.at_most(f"chain_over_whole/{name}/batch{row['batch']}", row["chain_over_whole"], 1.05)
+            report.figure(
+                f"bit_identical/{name}/batch{row['batch']}", row["bit_identical"], "True", row["bit_identical"]
+            )
+
+
+def live_part(report: Report, quick: bool) -> None:
+    """The gap between two nodes under load, for the policy that decides most."""
+    target = subject("ppocr-cls")
+    for policy in ("graph", "lazy"):
+        progress(f"live: {policy}")
+        row = measure_gaps(target, policy, clients=16, calls=20 if quick else 150)
+        report.rows.append(row)
+        report.at_most(f"live_gap_median_us/{policy}", row["median_us"], 150.0, " us")
+
+
+def memory_part(report: Report, models: list[str]) -> None:
+    """Planned against real memory."""
+    for name in models:
+        progress(f"memory: {name}")
+        row = measure_memory(name)
+        report.rows.append(row)
+        off = abs(row["grown_over_planned"] - 1.0)
+        report.figure(f"memory_off_plan/{name}", off, "<= 0.2 of the plan", off <= 0.2)
+
+
+def main(chosen: argparse.Namespace) -> int:
+    """Measure the chosen parts and report."""
+    quick = chosen.quick
+    models = chosen.models or list(QUICK_MODELS if quick else CHAIN_MODELS)
+    seconds = chosen.seconds if chosen.seconds is not None else (2.0 if quick else 12.0)
+    report = Report(
+        "bench/overhead.py", settings={"quick": quick, "parts": chosen.parts, "models": models, "seconds": seconds}
+    )
+    if "core" in chosen.parts:
+        core_part(report, quick)
+    if "chain" in chosen.parts:
+        chain_part(report, models, tuple(chosen.batch_sizes), seconds)
+    if "live" in chosen.parts:
+        live_part(report, quick)
+    if "memory" in chosen.parts:
+        memory_part(report, models)
+    progress("")
+    return report.finish(chosen.json)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main, options().parse_args()))

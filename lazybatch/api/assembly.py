@@ -1,0 +1,190 @@
+"""From what the user gave to what the engine serves: models, tables and options, checked against each other.
+
+Owns: `Served` (one model with its limits and table) and `assemble`.
+Must not know: threads, futures, requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from lazybatch import profiler
+from lazybatch.config import BatcherOptions, ModelOptions, to_ns
+from lazybatch.core.graph import NodeGraph
+from lazybatch.core.infq import PriorityLevel
+from lazybatch.core.lane import LaneSpec
+from lazybatch.core.latency import LatencyTable
+from lazybatch.core.policies import Policy, by_name
+from lazybatch.engine import ServedModel
+from lazybatch.errors import InvalidInput
+from lazybatch.executors.base import MemoryPlan, Model
+from lazybatch.executors.callable import CallableModel
+from lazybatch.profiles import check_table
+
+QUICK_PROFILE_S = 5.0
+"""How long to measure a model for which no latency table was given, in seconds."""
+_QUICK_REPEATS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model under the name callers use, its limits, and its table where it has one."""
+
+    name: str
+    model: Model
+    options: ModelOptions
+    table: LatencyTable | None
+
+    @property
+    def pooled(self) -> bool:
+        """Whether it runs on worker threads."""
+        return isinstance(self.model, CallableModel)
+
+
+def as_models(given: Any, *, length_bucket_width: int = 0, name: str | None = None) -> dict[str, Model]:
+    """The models by the names callers use. Raises `InvalidInput` for what is neither a model nor a callable."""
+    if not isinstance(given, Mapping):
+        model = _as_model(given, name, length_bucket_width)
+        return {name or model.name: model}
+    if not given:
+        raise InvalidInput("at least one model is needed, got an empty mapping")
+    for key in given:
+        if not isinstance(key, str) or not key:
+            raise InvalidInput(f"models are named by non-empty strings, got {key!r}")
+    return {key: _as_model(value, key, length_bucket_width) for key, value in given.items()}
+
+
+def _as_model(given: Any, name: str | None, length_bucket_width: int) -> Model:
+    if all(hasattr(given, attribute) for attribute in ("graph", "admit", "executor", "joinable")):
+        if length_bucket_width:
+            raise InvalidInput(
+                f"length_bucket_width={length_bucket_width} is for plain callables; rows of a loaded model join when "
+                "their shapes are equal (a CallableModel takes length_bucket_width itself)"
+            )
+        return cast(Model, given)
+    if isinstance(given, str | bytes) or not callable(given):
+        raise InvalidInput(
+            f"expected a model from lazybatch.load, a callable list[inputs] -> list[outputs], or a mapping of names to "
+            f"such, got {given!r}"
+        )
+    return CallableModel(given, name=name, length_bucket_width=length_bucket_width)
+
+
+def default_policy(models: Mapping[str, Model], table: Any) -> str:
+    """The policy where none was chosen: "lazy", but "graph" when a callable has no latency table to plan with."""
+    for name, model in models.items():
+        if isinstance(model, CallableModel) and _per_model(table, name, len(models), LatencyTable) is None:
+            return "graph"
+    return "lazy"
+
+
+def assemble(
+    models: Mapping[str, Model],
+    policy: Policy,
+    options: BatcherOptions,
+    *,
+    table: Any,
+    allow_foreign_table: bool,
+    limits: Mapping[str, Any],
+) -> list[Served]:
+    """Check every model with its limits and table; measure those that need a table and have none.
+
+    limits: the fields of `ModelOptions`, each one value for all models or a mapping by name.
+    Raises `InvalidInput`, `TableMismatch`; `ExecutionError` when a model fails while it is being measured.
+    """
+    for option, value in (("table", table), *limits.items()):
+        if isinstance(value, Mapping) and (unknown := [key for key in value if key not in models]):
+            raise InvalidInput(f"{option} names the unknown model {unknown[0]!r}; known are {', '.join(models)}")
+    served = []
+    for name, model in models.items():
+        chosen = {option: _per_model(value, name, len(models)) for option, value in limits.items()}
+        own = ModelOptions(**{option: value for option, value in chosen.items() if value is not None})
+        if options.workers > 1 and not isinstance(model, CallableModel):
+            raise InvalidInput(
+                f"workers={options.workers} is for callables; model {name!r} runs on the engine's own thread"
+            )
+        found = _per_model(table, name, len(models), LatencyTable)
+        if found is not None and not isinstance(found, LatencyTable):
+            raise InvalidInput(f"the table of model {name!r} must be a LatencyTable, got {found!r}")
+        if found is not None:
+            check_table(found, model, allow_foreign_table)
+        elif policy.needs_table:
+            found = _measure(name, model, own)
+        _check_sla(name, own, found)
+        served.append(Served(name, model, own, found))
+    return served
+
+
+def _per_model(value: Any, name: str, models: int, kind: type | None = None) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(name)
+    if kind is not None and value is not None and models > 1:
+        raise InvalidInput(f"with several models, give a mapping from model name to {kind.__name__}, got {value!r}")
+    return value
+
+
+def _measure(name: str, model: Model, options: ModelOptions) -> LatencyTable:
+    if isinstance(model, CallableModel):
+        raise InvalidInput(
+            f"model {name!r} is a callable without a latency table: give table= (see lazybatch.profile with inputs=) "
+            "or use policy='graph'"
+        )
+    most = options.max_batch_size
+    sizes = sorted({1 << k for k in range(most.bit_length()) if 1 << k <= most} | {most})
+    return profiler.profile(model, tuple(sizes), budget_s=QUICK_PROFILE_S, repeats=_QUICK_REPEATS)
+
+
+def _check_sla(name: str, options: ModelOptions, table: LatencyTable | None) -> None:
+    if options.sla is None or table is None:
+        return
+    alone_ns = table.whole_ns(1)
+    if to_ns(options.sla) < alone_ns:
+        raise InvalidInput(
+            f"model {name!r}: sla={options.sla} s cannot be met: one row alone takes {alone_ns / 1e9:.6f} s"
+        )
+
+
+def make_policy(options: BatcherOptions) -> Policy:
+    """The policy object. Raises `InvalidInput` for an unknown name."""
+    if options.policy != "graph":
+        return by_name(options.policy)
+    chosen: dict[str, int | None] = {"window_ns": to_ns(options.max_delay)}
+    if options.size_budget is not None:
+        chosen["size_budget"] = options.size_budget
+    return by_name("graph", **chosen)
+
+
+def to_engine(served: list[Served], options: BatcherOptions) -> list[ServedModel]:
+    """Executors, with memory planned, and the lanes the scheduler sees. Raises `ModelError`, `InvalidInput`."""
+    levels = {
+        priority: PriorityLevel(
+            None if level.queue_timeout is None else to_ns(level.queue_timeout), on_timeout=level.on_timeout
+        )
+        for priority, level in options.levels.items()
+    }
+    return [
+        ServedModel(
+            LaneSpec(
+                NodeGraph(one.name, one.model.graph.nodes),
+                latency=one.table,
+                max_batch_size=one.options.max_batch_size,
+                queue_capacity=one.options.queue_capacity,
+                sla_ns=None if one.options.sla is None else to_ns(one.options.sla),
+                joinable=one.model.joinable,
+                allowed_sizes=tuple(one.options.allowed_batch_sizes),
+                levels=levels,
+                ageing_ns=None if options.ageing is None else to_ns(options.ageing),
+            ),
+            one.model.executor(max_batch_size=one.options.max_batch_size if one.model.joinable else 1),
+            pooled=one.pooled,
+        )
+        for one in served
+    ]
+
+
+def memory_of(executor: object) -> MemoryPlan | None:
+    """What an executor plans to use; None where it does not say."""
+    memory: Callable[[], MemoryPlan] | None = getattr(executor, "memory", None)
+    return None if memory is None else memory()

@@ -1,0 +1,334 @@
+"""The batcher: submit, predict, stats, shutdown.
+
+Owns: `LazyBatcher`, the public object over one engine; all-or-nothing calls of several rows; the asyncio twins.
+Must not know: how the engine runs, how options are turned into lanes (`api.assembly`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, CancelledError, Future, wait
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+from lazybatch.api import assembly
+from lazybatch.config import BatcherOptions, Level, RequestLimits, flag, seconds, to_ns
+from lazybatch.core.latency import LatencyTable
+from lazybatch.core.policies import Policy
+from lazybatch.engine import Engine, MonotonicClock, ServedModel, Stats
+from lazybatch.engine.entry import RequestFuture
+from lazybatch.errors import InvalidInput
+from lazybatch.executors.base import Executor, MemoryPlan, Model, Row
+from lazybatch.metrics import Observer
+from lazybatch.trace import TraceWriter
+
+PerModel = Mapping[str, Any]
+
+
+class LazyBatcher:
+    """Serves one or several models, batching rows of concurrent callers.
+
+    models: a model from `lazybatch.load`, a callable ``list[inputs] -> list[outputs]``, or a mapping from names to
+    such; with a mapping of several, every call says ``model=``.
+    table: latency table (per model a mapping); measured on the spot, for a few seconds, where the policy needs one.
+    sla: soft target in seconds from submit to result. policy: "lazy" (default), "graph" (default where a callable has
+    no table), "serial".
+    max_batch_size: rows in one batch. queue_capacity: waiting rows; besides them, rows in flight are bounded by
+    max_batch_size per model and worker. allowed_batch_sizes: sizes to execute, batches are padded up to one.
+    table, sla, max_batch_size, queue_capacity and allowed_batch_sizes may be mappings by model name.
+    max_delay, size_budget: of policy "graph", see `BatcherOptions`; max_delay counts from the oldest waiting row.
+    workers: concurrent calls of a callable. length_bucket_width: for callables, see `CallableModel`.
+    levels, ageing: priorities' queue timeouts, and seconds of waiting that raise a row by one priority.
+    isolate_failures: rows of a failed batch run again, each alone, so that a bad row fails only itself.
+    observers: see `lazybatch.metrics.Observer`. trace: file to write the schedule to, as a Perfetto/Chrome trace.
+    allow_foreign_table: accept a table measured for another file or on another machine.
+
+    All methods may be called from any thread. A context manager: leaving it drains and shuts down. A batcher that is
+    dropped without shutdown finishes what it accepted; at interpreter exit, rows that wait fail with `ShuttingDown`.
+
+    Raises `InvalidInput` for options that are out of range or contradict each other, `TableMismatch`, `ModelError`.
+    """
+
+    def __init__(
+        self,
+        models: Model | Callable[..., Any] | Mapping[str, Any],
+        *,
+        table: LatencyTable | Mapping[str, LatencyTable] | None = None,
+        sla: float | PerModel | None = None,
+        policy: str | None = None,
+        max_batch_size: int | PerModel = 16,
+        queue_capacity: int | PerModel = 256,
+        max_delay: float = 0.0,
+        workers: int = 1,
+        length_bucket_width: int = 0,
+        allowed_batch_sizes: Sequence[int] | PerModel = (),
+        size_budget: int | None = None,
+        levels: Mapping[int, Level] | None = None,
+        ageing: float | None = None,
+        isolate_failures: bool = True,
+        observers: Iterable[Observer] = (),
+        trace: str | Path | None = None,
+        allow_foreign_table: bool = False,
+        name: str | None = None,
+    ) -> None:
+        flag("allow_foreign_table", allow_foreign_table)
+        self._models = assembly.as_models(models, length_bucket_width=length_bucket_width, name=name)
+        options = BatcherOptions(
+            policy=assembly.default_policy(self._models, table) if policy is None else policy,
+            max_delay=max_delay,
+            size_budget=size_budget,
+            workers=workers,
+            levels={} if levels is None else levels,
+            ageing=ageing,
+            isolate_failures=isolate_failures,
+        )
+        chosen = assembly.make_policy(options)
+        limits = {
+            "sla": sla,
+            "max_batch_size": max_batch_size,
+            "queue_capacity": queue_capacity,
+            "allowed_batch_sizes": allowed_batch_sizes,
+        }
+        served = assembly.assemble(
+            self._models, chosen, options, table=table, allow_foreign_table=allow_foreign_table, limits=limits
+        )
+        self._tables = {one.name: one.table for one in served}
+        self._only = next(iter(self._models)) if len(self._models) == 1 else None
+        self._clock = MonotonicClock()
+        self._executors: dict[str, Executor] = {}
+        self._engine = self._start(assembly.to_engine(served, options), chosen, options, observers, trace, name)
+        # The engine's thread must not keep a forgotten batcher alive; once that is gone, the engine drains and ends.
+        weakref.finalize(self, self._engine.close).atexit = False
+
+    def _start(
+        self,
+        models: list[ServedModel],
+        policy: Policy,
+        options: BatcherOptions,
+        observers: Iterable[Observer],
+        trace: str | Path | None,
+        name: str | None,
+    ) -> Engine:
+        self._executors = {one.spec.graph.model: one.executor for one in models}
+        writer: TraceWriter | None = None
+        try:
+            watching = [*observers]
+            for observer in watching:
+                if not isinstance(observer, Observer):
+                    raise InvalidInput(f"observers must derive from lazybatch.metrics.Observer, got {observer!r}")
+            if trace is not None:
+                writer = TraceWriter(trace, [one.spec.graph for one in models])
+                watching.append(writer)
+            return Engine(
+                models,
+                policy,
+                processors=options.workers,
+                isolate_failures=options.isolate_failures,
+                observers=watching,
+                clock=self._clock,
+                name=name or "lazybatch",
+                on_end=None if writer is None else writer.close,
+            )
+        except BaseException:
+            if writer is not None:
+                writer.close()
+            for executor in self._executors.values():
+                executor.shutdown()
+            raise
+
+    # -- one row -------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        inputs: Any,
+        *,
+        model: str | None = None,
+        sla: float | None = None,
+        deadline: float | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> Future[Any]:
+        """Hand in one row (no batch axis); never blocks. Inputs are copied before this returns.
+
+        sla: soft target in seconds for this row. timeout: hard limit in seconds; deadline: hard limit as a reading of
+        `time.monotonic()`. priority: larger is more urgent.
+
+        The future yields the row's outputs, or raises `ExecutionError`, `DeadlineExceeded`, `ShuttingDown`. A row that
+        is not admitted comes back as an already failed future (`Overloaded`, `DeadlineExceeded`, `ShuttingDown`).
+        ``cancel()`` works until the result is there. Raises `InvalidInput` for bad inputs or limits.
+        """
+        limits = RequestLimits(sla=sla, deadline=deadline, timeout=timeout, priority=priority)
+        name = self._name(model)
+        return self._hand_in(name, [self._admit(name, inputs)], limits)[0]
+
+    def predict(self, inputs: Any, **options: Any) -> Any:
+        """`submit`, and wait for the row's outputs. Takes the same options; raises what its future raises.
+
+        Raises `SelfWait` when called on one of the batcher's own threads.
+        """
+        self._engine.refuse_self_wait("predict")
+        future = self.submit(inputs, **options)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # does nothing unless the wait was interrupted
+
+    async def apredict(self, inputs: Any, **options: Any) -> Any:
+        """`predict` for asyncio, from any event loop. Cancelling the awaiting task cancels the row."""
+        self._engine.refuse_self_wait("apredict")
+        return await asyncio.wrap_future(self.submit(inputs, **options))
+
+    # -- several rows --------------------------------------------------------------------------------------------
+
+    def submit_batch(
+        self,
+        inputs: Iterable[Any],
+        *,
+        model: str | None = None,
+        sla: float | None = None,
+        deadline: float | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> list[Future[Any]]:
+        """Hand in several rows, all or none of which are admitted; one future per row, in order. See `submit`."""
+        limits = RequestLimits(sla=sla, deadline=deadline, timeout=timeout, priority=priority)
+        name = self._name(model)
+        return [*self._hand_in(name, self._admit_all(name, inputs), limits)]
+
+    def predict_batch(self, inputs: Iterable[Any], *, return_exceptions: bool = False, **options: Any) -> list[Any]:
+        """Outputs of several rows, in the caller's order. Admission is all or nothing; options as of `submit`.
+
+        When a row fails, the rows that are not done are cancelled and the error of the first failed row is raised. With
+        ``return_exceptions`` every row is waited for, and errors stand in their rows' places.
+        Raises `Overloaded`, `ShuttingDown`, `InvalidInput` (also for an empty batch), `SelfWait`.
+        """
+        self._engine.refuse_self_wait("predict_batch")
+        futures = self.submit_batch(inputs, **options)
+        try:
+            wait(futures, return_when=ALL_COMPLETED if return_exceptions else FIRST_EXCEPTION)
+            return _outcomes(futures, return_exceptions)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    async def apredict_batch(
+        self, inputs: Iterable[Any], *, return_exceptions: bool = False, **options: Any
+    ) -> list[Any]:
+        """`predict_batch` for asyncio. Cancelling the awaiting task cancels all its rows."""
+        self._engine.refuse_self_wait("apredict_batch")
+        futures = self.submit_batch(inputs, **options)
+        waiting = [asyncio.wrap_future(future) for future in futures]
+        try:
+            await asyncio.wait(waiting, return_when=ALL_COMPLETED if return_exceptions else FIRST_EXCEPTION)
+            return _outcomes(futures, return_exceptions)
+        finally:
+            for one in waiting:
+                if not one.cancel() and not one.cancelled():
+                    one.exception()  # it has been reported; asyncio need not log that nobody asked
+
+    # -- watching and ending -------------------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
+        """One consistent snapshot of all counters."""
+        return self._engine.stats()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether this is a copy in a forked child, where no thread serves it; it admits nothing."""
+        return self._engine.abandoned
+
+    @property
+    def models(self) -> Mapping[str, Model]:
+        """The models by the names that ``model=`` takes."""
+        return MappingProxyType(self._models)
+
+    @property
+    def tables(self) -> Mapping[str, LatencyTable | None]:
+        """The latency tables in use, by model."""
+        return MappingProxyType(self._tables)
+
+    @property
+    def memory(self) -> Mapping[str, MemoryPlan]:
+        """What each model's executor plans to use, for those that plan."""
+        plans = {name: assembly.memory_of(executor) for name, executor in self._executors.items()}
+        return MappingProxyType({name: plan for name, plan in plans.items() if plan is not None})
+
+    def shutdown(self, drain: bool = True, timeout: float | None = None) -> bool:
+        """Close admission and end; True once everything has ended.
+
+        drain: run all accepted rows first. Without it, waiting rows fail with `ShuttingDown` at once and rows in flight
+        at the next node boundary; a call of a callable that is running is let finish, and its rows get their results.
+        timeout: seconds to wait; when they are over, whatever has no result yet fails with `ShuttingDown` and the
+        answer is False: a node is still running. A later call waits for that node again.
+        Idempotent; may be called from several threads at once. Raises `SelfWait` on the batcher's own threads.
+        """
+        flag("drain", drain)
+        return self._engine.shutdown(drain, None if timeout is None else seconds("timeout", timeout, zero=True))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+
+    def _name(self, model: str | None) -> str:
+        if model is None:
+            if self._only is None:
+                raise InvalidInput(f"several models are served, say model= with one of {', '.join(self._models)}")
+            return self._only
+        if model not in self._models:
+            raise InvalidInput(f"unknown model {model!r}; known are {', '.join(self._models)}")
+        return model
+
+    def _admit(self, name: str, inputs: Any) -> Row:
+        try:
+            return self._models[name].admit(inputs)
+        except InvalidInput:
+            self._engine.reject_invalid(name, 1)
+            raise
+
+    def _admit_all(self, name: str, inputs: Iterable[Any]) -> list[Row]:
+        if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
+            raise InvalidInput(f"a batch is a sequence of rows, got {type(inputs).__name__}")
+        given = list(inputs)
+        if not given:
+            raise InvalidInput("the batch is empty: at least one row is needed")
+        admit = self._models[name].admit
+        rows: list[Row] = []
+        try:
+            for row in given:
+                rows.append(admit(row))
+        except InvalidInput as error:
+            self._engine.reject_invalid(name, len(given))
+            raise type(error)(f"row {len(rows)} of the batch: {error}") from error
+        return rows
+
+    def _hand_in(self, name: str, rows: Sequence[Row], limits: RequestLimits) -> list[RequestFuture]:
+        return self._engine.submit(
+            name,
+            rows,
+            sla_ns=None if limits.sla is None else to_ns(limits.sla),
+            limit_ns=limits.hard_ns(self._clock.now_ns()),
+            priority=limits.priority,
+        )
+
+
+def _outcomes(futures: Sequence[Future[Any]], return_exceptions: bool) -> list[Any]:
+    """Results in order; raises the error of the first row that has one, or puts errors in their rows' places."""
+    if not return_exceptions:
+        for future in futures:
+            if future.done() and (error := _error(future)) is not None:
+                raise error
+    errors = [_error(future) for future in futures]
+    return [future.result() if error is None else error for future, error in zip(futures, errors, strict=True)]
+
+
+def _error(future: Future[Any]) -> BaseException | None:
+    return CancelledError() if future.cancelled() else future.exception()

@@ -1,0 +1,124 @@
+"""One way in: whatever a user has, as a model that can be served.
+
+Owns: `load`: telling apart model files, partition directories and callables, and the use of the cache.
+Must not know: how models are cut or run. Frameworks are imported only when a source needs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lazybatch.errors import InvalidInput, ModelError
+from lazybatch.executors.base import Model
+from lazybatch.executors.callable import CallableModel
+from lazybatch.partition.cache import cache_key, cached_partition, temporary_partition
+from lazybatch.partition.manifest import load_partition
+from lazybatch.partition.pieces import Partition
+
+
+def load(
+    source: Any,
+    *,
+    preempt_within: float | None = None,
+    batch_axes: Mapping[str, int | None] | None = None,
+    example_inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    tolerance: float | None = None,
+    require_joinable: bool = False,
+    threads: int | None = None,
+    providers: str | Sequence[str] | None = None,
+    cache: bool = True,
+) -> Model:
+    """A model ready to be served, from an ONNX file, a partition directory, or a callable list -> list.
+
+    preempt_within: the longest time, in seconds, the server may be unpreemptible at one row; None: as fine as stays
+    cheap. batch_axes: input -> axis (None: the same for all rows); None: found and proved by probing.
+    example_inputs: one request, or several, that the model accepts. tolerance: allowed deviation of joined rows over
+    the row's own magnitude, for models that cannot be exact (dynamic quantisation). require_joinable: refuse a model
+    whose rows cannot share a batch, instead of serving them one at a time. threads, providers: of ONNX Runtime.
+    cache: keep the partition below ``LAZYBATCH_CACHE`` (default ``~/.cache/lazybatch``).
+
+    Raises `ModelError` saying which part of the model is the culprit, `InvalidInput` for impossible options.
+    """
+    cutting = {
+        "preempt_within": preempt_within,
+        "batch_axes": batch_axes,
+        "example_inputs": example_inputs,
+        "tolerance": tolerance,
+    }
+    given = [name for name, value in cutting.items() if value is not None]
+    if callable(source) and not isinstance(source, str | Path):
+        if given or require_joinable or threads is not None or providers is not None:
+            raise InvalidInput(f"a callable is served whole: it takes no {', '.join(given) or 'ONNX options'}")
+        return CallableModel(source)
+    if not isinstance(source, str | Path):
+        raise InvalidInput(f"cannot load a {type(source).__name__}; expected a path or a callable")
+    path = Path(source)
+    if path.is_dir():
+        if given:
+            raise InvalidInput(f"{path} is partitioned already: {', '.join(given)} cannot be changed any more")
+        partition = load_partition(path)
+    else:
+        partition = _partition(path, cutting, threads, providers, cache)
+    if require_joinable and partition.reason is not None:
+        raise ModelError(f"model {partition.model!r}: rows cannot share a batch: {partition.reason}")
+    from lazybatch.executors.ort_model import OrtModel
+
+    return OrtModel(partition, threads=threads, providers=providers)
+
+
+def _partition(
+    path: Path,
+    cutting: Mapping[str, Any],
+    threads: int | None,
+    providers: str | Sequence[str] | None,
+    cache: bool,
+) -> Partition:
+    """The partition of a model file, from the cache where it may be used."""
+    try:
+        from lazybatch.partition.onnx import digest_of, partition_onnx
+    except ImportError as error:
+        raise ModelError(f"ONNX models need the onnx packages ({error}); run `pip install lazybatch[onnx]`") from error
+    from lazybatch.executors.ort_session import runtime
+
+    def build(directory: Path) -> Partition:
+        return partition_onnx(
+            path,
+            directory,
+            preempt_within_s=cutting["preempt_within"],
+            batch_axes=cutting["batch_axes"],
+            example_inputs=cutting["example_inputs"],
+            tolerance=cutting["tolerance"],
+            threads=threads,
+            providers=providers,
+        )
+
+    if not cache:
+        return temporary_partition(build)
+    parts = {
+        **cutting,
+        "model": path.stem,
+        "digest": digest_of(path),
+        "runtime": runtime().__version__,
+        "providers": providers,
+        "example_inputs": _digest_examples(cutting["example_inputs"]),
+    }
+    return cached_partition(cache_key(parts), build)
+
+
+def _digest_examples(examples: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> list[dict[str, str]] | None:
+    """What example inputs contribute to the key: shape, type and bytes."""
+    if examples is None:
+        return None
+    requests = [examples] if isinstance(examples, Mapping) else list(examples)
+    return [{name: _digest_array(value) for name, value in sorted(request.items())} for request in requests]
+
+
+def _digest_array(value: Any) -> str:
+    array = np.asarray(value)
+    data = repr(array.tolist()).encode() if array.dtype.kind in "OSU" else np.ascontiguousarray(array).tobytes()
+    return f"{array.dtype} {array.shape} {hashlib.sha256(data).hexdigest()}"

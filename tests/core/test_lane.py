@@ -1,0 +1,63 @@
+"""Lane specifications and lanes: options that contradict each other, and predicted times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lazybatch.core.graph import NodeGraph
+from lazybatch.core.lane import Lane, LaneSpec
+from lazybatch.errors import InvalidInput, TableMismatch
+from tests.core.kit import bare_spec, lane_spec, linear
+
+
+def test_a_lane_predicts_with_its_table() -> None:
+    """Times per node by rows up to the maximum, and what one row still needs from every cursor."""
+    lane = Lane(lane_spec(linear(nodes=2, fixed=90, per_row=10), max_batch_size=2))
+    assert lane.times_ns == ((0, 100, 110), (0, 100, 110))
+    assert lane.single_left_ns == (200, 100, 0)
+    assert (lane.model, lane.nodes, lane.rows_max) == ("m", 2, 2)
+
+
+def test_a_lane_without_a_table_predicts_nothing() -> None:
+    """Policies that need no prediction get lanes without one."""
+    lane = Lane(bare_spec(nodes=3))
+    assert lane.times_ns is None
+    assert lane.single_left_ns is None
+
+
+def test_rows_that_cannot_join_run_one_at_a_time() -> None:
+    """joinable=False makes the largest sub-batch one row, whatever max_batch_size says."""
+    assert Lane(bare_spec(max_batch_size=8, joinable=False)).rows_max == 1
+
+
+def test_padding_goes_to_the_next_allowed_size() -> None:
+    """With sizes 1, 4, 8: three rows become four, four stay, five become eight; without sizes nothing is padded."""
+    lane = Lane(bare_spec(max_batch_size=8, allowed_sizes=(1, 4, 8)))
+    assert [lane.padded_rows(rows) for rows in (1, 2, 3, 4, 5, 8)] == [None, 4, 4, None, 8, None]
+    assert Lane(bare_spec(max_batch_size=8)).padded_rows(3) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_batch_size": 0}, "'m': max_batch_size must be at least 1, got 0"),
+        ({"sla_ns": 0}, "'m': the SLA target must be positive, got 0 ns"),
+        ({"allowed_sizes": (0, 16)}, "'m': allowed sizes must be positive and increase, got \\[0, 16\\]"),
+        ({"allowed_sizes": (4, 4, 16)}, "'m': allowed sizes must be positive and increase"),
+        ({"allowed_sizes": (1, 8)}, "'m': the largest allowed size is 8, max_batch_size is 16; they must be equal"),
+        ({"queue_capacity": 0}, "queue capacity must be at least 1 row"),
+    ],
+)
+def test_contradicting_options_are_refused(options: dict[str, Any], message: str) -> None:
+    """Each error names the model, the option and what was expected."""
+    with pytest.raises(InvalidInput, match=message):
+        Lane(bare_spec(**options))
+
+
+def test_a_table_of_other_nodes_is_refused() -> None:
+    """A table measured for another partition would predict nonsense; both shapes are shown."""
+    graph = NodeGraph.chain("m", ["a", "b"])
+    with pytest.raises(TableMismatch, match=r"'m' has the nodes 2 \[a .. b\], .* 'm' has 3 \[node0 .. node2\]"):
+        LaneSpec(graph, linear(nodes=3))

@@ -1,0 +1,28 @@
+"""The records that leave the core."""
+
+from __future__ import annotations
+
+import pytest
+
+from lazybatch.core.task import Cancellation, Completion, Failure, Merge, Reason, Task, Where
+
+
+def test_records_do_not_change() -> None:
+    """Drivers and observers keep them, so they are immutable."""
+    task = Task("m", 0, 0, 1, 1, (7,), None, Reason.CONTINUE)
+    for record, field in ((task, "node"), (Merge("m", 0, 1), "target"), (Completion(), "finished")):
+        with pytest.raises(AttributeError):
+            setattr(record, field, 1)
+
+
+def test_nothing_happened_is_the_default() -> None:
+    """A record without arguments says that nobody left and nothing merged."""
+    assert Completion() == ((), (), ())
+    assert Failure((), (), ()).merges == ()
+    assert Cancellation(Where.UNKNOWN) == (Where.UNKNOWN, None, False, ())
+
+
+def test_reasons_are_distinct_readable_texts() -> None:
+    """`stats()` counts by reason and shows the text."""
+    assert len({str(reason) for reason in Reason}) == len(Reason)
+    assert str(Reason.PREEMPT_SLACK) == "preempt: newcomers catch up, slack allows it"
