@@ -176,7 +176,7 @@ def simulate_command(
 @app.command("demo")
 def demo_command(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the plot and the trace.")] = Path("out/demo"),
-    seconds: Annotated[float, typer.Option(help="Seconds of arrivals per run; there are twelve runs.")] = 8.0,
+    seconds: Annotated[float, typer.Option(help="Seconds of arrivals per run; there are twelve runs.")] = 6.0,
     seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
     json: Json = False,
     debug: Debug = False,
