@@ -235,8 +235,8 @@ def check_table(table: latency.LatencyTable, model: Identified, allow_foreign: b
     threads, ours = table.provenance.get("threads"), getattr(model, "threads", None)
     if threads is not None and ours is not None and threads != ours:
         raise TableMismatch(
-            f"the latency table of model {table.model!r} was measured with {threads} threads, here the model has {ours}; "
-            "profile again, or allow a foreign table"
+            f"the latency table of model {table.model!r} was measured with {threads} threads, here the model has "
+            f"{ours}; profile again, or allow a foreign table"
         )
     measured_on = table.provenance.get("machine")
     difference = machine_difference(measured_on) if isinstance(measured_on, Mapping) else None
