@@ -17,6 +17,7 @@ Operators run one after another (sequential execution): nodes are short chains, 
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -135,13 +136,16 @@ def _entries(save_to: Path | None, folder: Path | None) -> dict[str, str]:
 
 
 def reason(error: BaseException) -> str:
-    """What ONNX Runtime says, without its prefixes: one line."""
+    """What ONNX Runtime says, without prefixes and source positions, with the operator that failed: one line."""
     text = " ".join(str(error).split())
+    running = re.search(r"while running (\S+) node\.", text)
     for marker in ("Status Message: ", "[ONNXRuntimeError] : "):
         _, found, rest = text.rpartition(marker)
         if found and rest:
             text = rest
-    return text
+    if text.startswith("/"):  # where in its own sources it found out
+        text = text.split(") ", 1)[-1]
+    return f"operator {running[1]}: {text}" if running else text
 
 
 def _share(ort: Any, options: Any, threads: int | None) -> None:
