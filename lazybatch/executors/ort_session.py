@@ -116,6 +116,7 @@ def open_session(
         except RuntimeError as error:
             if "using a global thread pool" not in str(error):
                 raise
+            options.intra_op_num_threads = 0
             options.use_per_session_threads = False  # somebody else's pool: whatever its size, ONNX Runtime insists
             return ort.InferenceSession(source, options, providers=names, enable_fallback=0)
     except Exception as error:  # ONNX Runtime's own classes derive from Exception directly
