@@ -263,12 +263,12 @@ def main(chosen: argparse.Namespace) -> int:
     """Profile, run every variant, report."""
     check(chosen)
     if chosen.quick:
-        chosen.seconds, chosen.calls, chosen.load = min(chosen.seconds, 3.0), min(chosen.calls, 10), [0.3, 0.8]
+        chosen.seconds, chosen.calls, chosen.load = min(chosen.seconds, 2.0), min(chosen.calls, 10), [0.3, 0.8]
     target = subject(chosen.model)
     model = lb.load(target.path)
     progress(f"{target.name}: profiling")
     sizes = [size for size in (1, 2, 4, 8, 16, 32) if size <= chosen.max_batch_size]
-    table = lb.profile(model, batch_sizes=sizes, budget_s=4.0 if chosen.quick else 20.0, inputs=target.rows(8))
+    table = lb.profile(model, batch_sizes=sizes, budget_s=3.0 if chosen.quick else 20.0, inputs=target.rows(8))
     report = Report("bench/load.py", settings=vars(chosen))
     report.rows = runs(target, chosen, table, model)
     progress("")

@@ -8,6 +8,8 @@ Must not know: the scheduler.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import os
 import subprocess
@@ -27,7 +29,11 @@ MIB = 1 << 20
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process."""
+    """Resident memory of this process, without what the C library keeps of memory that was freed."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; elsewhere freed memory may be counted
+    if trim is not None:
+        trim(0)
     fields = Path("/proc/self/statm").read_text().split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -58,16 +64,15 @@ def _serve(model: Any, executor: Any, target: Subject) -> None:
 def child(name: str) -> dict[str, Any]:
     """Load, plan, serve; returns what was planned and what memory grew by. Everything else was loaded before."""
     warm = lb.load(subject("ppocr-cls").path)  # imports, thread pool and arena are not the model's
-    executor = warm.executor(max_batch_size=1)
-    executor.open(0, {0: warm.admit(subject("ppocr-cls").rows(1)[0])}, 1)
-    executor.discard(0)
+    warm.executor(max_batch_size=1).plan(warm.admit(subject("ppocr-cls").rows(1)[0]))
     target = subject(name)
     rows_bytes = sum(array.nbytes for array in target.batch(ROWS_MAX, 0).values())
     before = resident_bytes()
     model = lb.load(target.path)
     executor = model.executor(max_batch_size=ROWS_MAX)
+    executor.plan(model.admit(target.rows(1)[0]))  # rows of this shape, where the model leaves it open
     _serve(model, executor, target)
-    plan = executor.memory
+    plan = executor.memory()
     # The inputs themselves, and the callers' copies of them, are rows in the queue: no part of the executor's plan.
     grown = resident_bytes() - before - 2 * rows_bytes
     return {

@@ -52,7 +52,7 @@ def options() -> argparse.ArgumentParser:
 def core_part(report: Report, quick: bool) -> None:
     """Decisions and simulator."""
     progress("core: decisions")
-    decisions = measure_decisions(2_000 if quick else 20_000)
+    decisions = measure_decisions(1_000 if quick else 20_000)
     report.rows += decisions
     for policy in POLICIES:
         worst = max(row["median_us"] for row in decisions if row["policy"] == policy)
@@ -100,7 +100,7 @@ def main(chosen: argparse.Namespace) -> int:
     """Measure the chosen parts and report."""
     quick = chosen.quick
     models = chosen.models or list(QUICK_MODELS if quick else CHAIN_MODELS)
-    seconds = chosen.seconds if chosen.seconds is not None else (2.0 if quick else 12.0)
+    seconds = chosen.seconds if chosen.seconds is not None else (1.5 if quick else 12.0)
     report = Report(
         "bench/overhead.py", settings={"quick": quick, "parts": chosen.parts, "models": models, "seconds": seconds}
     )

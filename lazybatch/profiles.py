@@ -217,7 +217,7 @@ class Identified(Protocol):
 def check_table(table: latency.LatencyTable, model: Identified, allow_foreign: bool = False) -> None:
     """Refuse a table that was not measured for this model, partition and machine.
 
-    allow_foreign: accept another model file or machine; the nodes must be the same all the same.
+    allow_foreign: accept another model file, number of threads or machine; the nodes must be the same all the same.
     Raises `TableMismatch` naming both sides.
     """
     nodes = tuple(node.name for node in model.graph.nodes)
@@ -231,6 +231,12 @@ def check_table(table: latency.LatencyTable, model: Identified, allow_foreign: b
             f"the latency table was measured for model {table.model!r} ({_short(fingerprint)}), "
             f"this is model {model.name!r} ({_short(model.fingerprint)}): another file, partition or runtime; "
             "profile this model again"
+        )
+    threads, ours = table.provenance.get("threads"), getattr(model, "threads", None)
+    if threads is not None and ours is not None and threads != ours:
+        raise TableMismatch(
+            f"the latency table of model {table.model!r} was measured with {threads} threads, here the model has "
+            f"{ours}; profile again, or allow a foreign table"
         )
     measured_on = table.provenance.get("machine")
     difference = machine_difference(measured_on) if isinstance(measured_on, Mapping) else None

@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lazybatch.cli import main
 from lazybatch.profiles import LatencyTable
+from tests.commands import refused, run_json
 
 MS = 1_000_000
 
@@ -23,26 +23,6 @@ def table(tmp_path: Path) -> Path:
     path = tmp_path / "table.json"
     LatencyTable.uniform("m", 6, 8 * MS, MS, (1, 2, 4, 8, 16)).save(path)
     return path
-
-
-def run_json(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, dict[str, Any]]:
-    """Exit status and the one JSON object on stdout."""
-    status = main([*map(str, argv), "--json"])
-    out = capsys.readouterr().out
-    assert out.count("\n") == 1, "one object, one line"
-    return status, json.loads(out)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
-    """The one line that a refused command line prints; nothing on stdout, exit status 2."""
-    status = main([*map(str, argv)])
-    captured = capsys.readouterr()
-    assert status == 2
-    assert captured.out == ""
-    lines = captured.err.splitlines()
-    assert len(lines) == 1, captured.err
-    assert lines[0].startswith("error: ")
-    return lines[0]
 
 
 class TestSimulate:
@@ -167,6 +147,9 @@ class TestSimulate:
         assert "--table" in refused(capsys, "simulate", "--rate", 10)
 
 
+COMMANDS = ("check", "partition", "profile", "simulate", "demo")
+
+
 class TestShell:
     """What holds for every command."""
 
@@ -213,6 +196,9 @@ class TestShell:
         assert capsys.readouterr().err.startswith("error: RuntimeError: boom (a fault in lazybatch")
         assert main([*command, "--debug"]) == 70
         assert "Traceback" in capsys.readouterr().err
+        fail(ModuleNotFoundError("No module named 'plots'", name="plots"))
+        assert main(command) == 2
+        assert "needs the package 'plots'; run `pip install" in capsys.readouterr().err
         fail(KeyboardInterrupt())
         assert main(command) == 130
 
@@ -234,6 +220,3 @@ class TestShell:
         assert done.stderr.strip() == (
             "error: the command line needs the package 'typer'; run `pip install 'lazybatch[cli]'`"
         )
-
-
-COMMANDS = ("simulate",)

@@ -23,7 +23,19 @@ PURE_STDLIB = frozenset(
 )
 """What the core may use of the standard library: nothing with a clock, a thread, randomness, files or logging."""
 
-SHELL = ("errors", "config", "core", "partition", "executors", "loading", "workload", "metrics", "profiles", "trace")
+SHELL = (
+    "errors",
+    "config",
+    "core",
+    "partition",
+    "executors",
+    "loading",
+    "checking",
+    "workload",
+    "metrics",
+    "profiles",
+    "trace",
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,7 @@ RULES: dict[str, Rule] = {
     "trace": Rule(("errors", "config", "core", "metrics")),
     # layer 3
     "loading": Rule(("errors", "config", "core", "partition", "executors"), _third("numpy")),
+    "checking": Rule(("errors", "config", "core", "partition", "executors"), _third("numpy")),
     "engine": Rule(
         ("errors", "config", "core", "executors.base", "executors.callable", "metrics", "engine"), _third("numpy")
     ),

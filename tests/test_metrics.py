@@ -195,3 +195,18 @@ class TestMeter:
         before = meter.of("m")
         meter.arrived(0, Request(1, "m", 0))
         assert (before.arrived, meter.of("m").arrived, before.mean_rows) == (0, 1, None)
+
+    def test_total_adds_models_up(self) -> None:
+        """The total of two models has the sum of their counts and the joint distributions."""
+        meter = Meter()
+        for model, latency_ns in (("a", 10), ("b", 30)):
+            request = Request(1, model, 0, deadline_ns=20)
+            meter.arrived(0, request)
+            meter.dispatched(5, latency_ns, task(rows=3)._replace(model=model))
+            meter.exited(latency_ns, request, Outcome.COMPLETED, 5)
+        total = meter.total()
+        assert (total.arrived, total.violations, total.dispatches, total.mean_rows, total.busy_ns) == (2, 1, 2, 3, 30)
+        assert (total.outcomes["completed"], total.reasons) == (2, {"start: processor is free": 2})
+        assert (total.latency.count, total.latency.low, total.latency.high) == (2, 10, 30)
+        assert meter.of("a").latency.count == 1
+        assert Meter().total().latency == Summary()

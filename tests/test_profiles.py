@@ -28,6 +28,7 @@ class FakeModel:
     name: str = "m"
     nodes: tuple[str, ...] = ("a", "b")
     fingerprint: str = "f" * 64
+    threads: int | None = None
 
     @property
     def graph(self) -> NodeGraph:
@@ -165,3 +166,15 @@ def test_other_machine_is_refused_unless_allowed() -> None:
             with pytest.raises(TableMismatch, match=f"{key} {value!r} there, {here[key]!r} here"):
                 check_table(table, FakeModel())
         check_table(table, FakeModel(), allow_foreign=foreign)
+
+
+def test_another_number_of_threads_is_refused_unless_allowed() -> None:
+    """Times hold for the threads they were measured with; where either side does not say, nothing is claimed."""
+    times = ((1,), ((1,), (1,)), ((1,), (1,)))
+    table = LatencyTable("m", ("a", "b"), *times, {"threads": 2})
+    with pytest.raises(TableMismatch, match="measured with 2 threads, here the model has 4"):
+        check_table(table, FakeModel(threads=4))
+    check_table(table, FakeModel(threads=4), allow_foreign=True)
+    check_table(table, FakeModel(threads=2))
+    check_table(table, FakeModel())
+    check_table(LatencyTable("m", ("a", "b"), *times), FakeModel(threads=4))

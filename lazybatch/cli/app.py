@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
-from lazybatch.cli import simulation
-from lazybatch.cli.output import BAD_INPUT, emit
+import lazybatch
+from lazybatch.cli import checks, cutting, measuring, simulation
+from lazybatch.cli.output import BAD_INPUT, emit, progress_line
 from lazybatch.core.policies import names as policy_names
 from lazybatch.errors import LazyBatchError
-from lazybatch.profiles import versions
 
 # typer brings click along, under a name that changed between its releases: reach its base of usage errors by class.
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -37,11 +37,23 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, everything else on stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
+Servable = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file, or a directory from `partition`.")]
+
+
+PreemptWithin = Annotated[
+    float | None,
+    typer.Option(help="The longest time the server may be unpreemptible at one row; default: as fine as stays cheap."),
+]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(help="Rows the model accepts: an .npz file, one array per input, rows along its first axis."),
+]
+Threads = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; default: one per core.")]
 
 
 def _version(asked: bool) -> None:
     if asked:
-        print(versions().get("lazybatch", "not installed, run from its source"))
+        print(lazybatch.__version__)
         raise typer.Exit
 
 
@@ -50,6 +62,75 @@ def options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     """Node-level preemptive batching for DNN inference. Exit status: 0 good, 1 does not hold, 2 bad input."""
+
+
+@app.command("check")
+def check_command(
+    model: Servable,
+    preempt_within_ms: PreemptWithin = None,
+    inputs: Inputs = None,
+    threads: Threads = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Say whether rows of different requests may share a batch, and what serving node by node costs.
+
+    Exit status 1 when rows cannot be joined (``reason`` says why; the model can be served all the same, one row at a
+    time), or when the nodes' answers are not the whole model's, bit for bit.
+
+    Example: lazybatch check bert.onnx --json
+    """
+    return emit(checks.run(model, preempt_within_ms, inputs, threads), json)
+
+
+@app.command("partition")
+def partition_command(
+    model: ModelFile,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Directory to write the nodes to.")],
+    preempt_within_ms: PreemptWithin = None,
+    inputs: Inputs = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Cut a model into nodes, as files in a directory that can be loaded instead of the model.
+
+    A model whose rows cannot share a batch is cut as well; ``reason`` says why they run alone.
+
+    Example: lazybatch partition bert.onnx -o bert-nodes --preempt-within-ms 5
+    """
+    return emit(cutting.run(model, output, preempt_within_ms, inputs), json)
+
+
+@app.command("profile")
+def profile_command(
+    model: Servable,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="TABLE.json", help="File to write the table to.")],
+    batch_sizes: Annotated[str, typer.Option(help="Increasing, from 1, with commas between.")] = "1,2,4,8,16",
+    budget_s: Annotated[float, typer.Option(help="Seconds to measure for.")] = 60.0,
+    repeats: Annotated[int, typer.Option(help="Measurements per batch size, at most.")] = 50,
+    inputs: Inputs = None,
+    preempt_within_ms: PreemptWithin = None,
+    threads: Threads = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Measure how long each node takes at each batch size, and say whether batching pays.
+
+    Interrupted, it goes on where it stopped when the same command is given again.
+
+    Example: lazybatch profile bert.onnx -o bert.json --batch-sizes 1,2,4,8 --budget-s 30
+    """
+    chosen = measuring.Options(
+        model=model,
+        output=output,
+        batch_sizes=batch_sizes,
+        budget_s=budget_s,
+        repeats=repeats,
+        inputs=inputs,
+        preempt_within_ms=preempt_within_ms,
+        threads=threads,
+    )
+    return emit(measuring.run(chosen), json)
 
 
 @app.command("simulate")
@@ -92,6 +173,25 @@ def simulate_command(
     return emit(simulation.run(chosen), json)
 
 
+@app.command("demo")
+def demo_command(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the plot and the trace.")] = Path("out/demo"),
+    seconds: Annotated[float, typer.Option(help="Seconds of arrivals per run; there are twelve runs.")] = 6.0,
+    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Serve two trained models at three loads under each policy, and compare.
+
+    Exit status 1 when an answer was not the whole model's.
+
+    Example: lazybatch demo --seconds 4 --out demo
+    """
+    from lazybatch.cli import showing  # plots and pictures are an extra of their own: other commands do without
+
+    return emit(showing.run(out, seconds, seed, show=not json, progress=progress_line), json)
+
+
 def run(argv: list[str]) -> int:
     """Run one command line; returns the exit status. Every error is one line on stderr, unless ``--debug`` is given."""
     try:
@@ -106,6 +206,9 @@ def run(argv: list[str]) -> int:
         return _INTERRUPTED
     except typer.Exit as exit_asked:
         return int(exit_asked.exit_code)
+    except ModuleNotFoundError as error:
+        hint = "run `pip install 'lazybatch[all]'`"
+        return _refuse(error, f"this command needs the package {error.name!r}; {hint}", argv, BAD_INPUT)
     except Exception as error:
         if "--debug" not in argv:
             hint = " (a fault in lazybatch; --debug shows the traceback)"

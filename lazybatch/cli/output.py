@@ -1,6 +1,6 @@
 """What a command prints, and where.
 
-Owns: `Report` (a command's result), `emit`, `progress_bar`.
+Owns: `Report` (a command's result), `emit`, `progress_bar`, `progress_line`.
 Must not know: what the results mean.
 
 With ``--json`` exactly one JSON object goes to stdout; everything else, progress included, goes to stderr.
@@ -9,6 +9,7 @@ With ``--json`` exactly one JSON object goes to stdout; everything else, progres
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,11 +33,28 @@ class Report:
 def emit(report: Report, as_json: bool) -> int:
     """Print a report; returns the exit status."""
     if as_json:
-        print(json.dumps(report.values, allow_nan=False))
+        print(json.dumps(_finite(report.values), allow_nan=False))
     else:
         for line in report.lines:
             print(line)
     return GOOD if report.holds else DOES_NOT_HOLD
+
+
+def _finite(value: object) -> object:
+    """The same with null for NaN and infinities, which JSON cannot say."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value
+
+
+def progress_line(text: str) -> None:
+    """Say on stderr what is being done, in place of what was said before; nothing where stderr is no terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager

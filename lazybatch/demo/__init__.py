@@ -27,12 +27,14 @@ def run_demo(
     seconds: float = 6.0,
     loads: Sequence[float] = LOADS,
     seed: int = 0,
+    profile_s: float = 5.0,
     show: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Serve both models at each load under each policy; write plot.png and trace.json into ``out``.
 
-    seconds: of arrivals per run; there are four runs per load. show: print table and verdicts on stdout.
+    seconds: of arrivals per run; there are four runs per load. profile_s: of profiling per model.
+    show: print table and verdicts on stdout.
     progress: told what is being done. Returns what was measured, as JSON values: rows, verdicts, answers_equal, files.
 
     Raises `ModelError` where models are missing, `InvalidInput` for options out of range or a folder that cannot be
@@ -48,7 +50,7 @@ def run_demo(
         raise InvalidInput(f"cannot write into {str(folder)!r}: {error.strerror}") from error
     started_s = time.monotonic()
     tell("drawing lines, loading and profiling two models")
-    setting = serving.prepare()
+    setting = serving.prepare(profile_s)
     traced_load = TRACED[1] if TRACED[1] in loads else loads[-1]
     files = {"trace": folder / "trace.json", "plot": folder / "plot.png"}
     runs = []

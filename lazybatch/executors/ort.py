@@ -156,8 +156,8 @@ class OrtExecutor:
         if rows > self._store.capacity:
             raise InvariantError(f"sub-batch {sub_batch} has {rows} rows; {self._store.capacity} were planned for")
 
-    def _bind(self, state: SubBatch, node: int) -> Step:
-        """The call that runs a node on this sub-batch's buffers."""
+    def _bind(self, state: SubBatch, node: int) -> Step | None:
+        """The call that runs a node on this sub-batch's buffers; None where ONNX Runtime would not write to them."""
         piece = self._pieces[node]
         self._store.make_room(state, piece.outputs)
 
@@ -165,7 +165,10 @@ class OrtExecutor:
             views = [(name, self._store.view(state, name)) for name in names]
             return [Place(name, view.dtype, view.shape, view.ctypes.data) for name, view in views]
 
-        return piece.bind(places(piece.inputs), places(piece.outputs))
+        outputs = places(piece.outputs)
+        if not piece.accepts(outputs):
+            return None
+        return piece.bind(places(piece.inputs), outputs)
 
     def _run_free(self, state: SubBatch, node: int) -> None:
         """Run a node with outputs allocated by ONNX Runtime; learn their shapes, and store what has a buffer."""

@@ -125,9 +125,9 @@ def _strings(boundary: Boundary, value: Any) -> NDArray[Any]:
         array = np.array(value, dtype=object)
     except ValueError as error:
         raise InvalidInput(f"input {boundary.name!r} is no array of strings: {error}") from error
-    wrong = next((item for item in array.ravel() if not isinstance(item, str)), None)
-    if wrong is not None:
-        raise InvalidInput(f"input {boundary.name!r} holds a {type(wrong).__name__}, expected strings")
+    wrong = [type(item).__name__ for item in array.ravel() if not isinstance(item, str)]
+    if wrong:
+        raise InvalidInput(f"input {boundary.name!r} holds a {wrong[0]}, expected strings")
     return array
 
 

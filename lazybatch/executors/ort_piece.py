@@ -67,6 +67,18 @@ class OrtPiece:
         plain = all(text.startswith("tensor(") and text != "tensor(string)" for text in types)
         return cls(name, session, inputs, outputs, plain, device)
 
+    def accepts(self, outputs: Iterable[Place]) -> bool:
+        """Whether outputs of these shapes may be bound: ONNX Runtime refuses what differs from its inferred shapes.
+
+        Inferred shapes can be wrong; an output that ONNX Runtime allocates itself is not held against them.
+        """
+        inferred = {value.name: value.shape for value in self.session.get_outputs()}
+        return all(
+            not isinstance(dim, int) or dim == have
+            for place in outputs
+            for dim, have in zip(inferred[place.name] or place.shape, place.shape, strict=False)
+        )
+
     def bind(self, inputs: Iterable[Place], outputs: Iterable[Place]) -> Callable[[], None]:
         """A call that runs the node on this memory, as often as wanted, without touching anything else."""
         binding = self.session.io_binding()

@@ -17,6 +17,7 @@ Operators run one after another (sequential execution): nodes are short chains, 
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -115,6 +116,7 @@ def open_session(
         except RuntimeError as error:
             if "using a global thread pool" not in str(error):
                 raise
+            options.intra_op_num_threads = 0
             options.use_per_session_threads = False  # somebody else's pool: whatever its size, ONNX Runtime insists
             return ort.InferenceSession(source, options, providers=names, enable_fallback=0)
     except Exception as error:  # ONNX Runtime's own classes derive from Exception directly
@@ -135,13 +137,16 @@ def _entries(save_to: Path | None, folder: Path | None) -> dict[str, str]:
 
 
 def reason(error: BaseException) -> str:
-    """What ONNX Runtime says, without its prefixes: one line."""
+    """What ONNX Runtime says, without prefixes and source positions, with the operator that failed: one line."""
     text = " ".join(str(error).split())
+    running = re.search(r"while running (\S+) node\.", text)
     for marker in ("Status Message: ", "[ONNXRuntimeError] : "):
         _, found, rest = text.rpartition(marker)
         if found and rest:
             text = rest
-    return text
+    if text.startswith("/"):  # where in its own sources it found out
+        text = text.split(") ", 1)[-1]
+    return f"operator {running[1]}: {text}" if running else text
 
 
 def _share(ort: Any, options: Any, threads: int | None) -> None:

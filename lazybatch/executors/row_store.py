@@ -179,7 +179,7 @@ class RowStore:
             rows = by_row(value, boundary.axis, state.rows)[:count]
             if boundary.unit:
                 rows = rows.squeeze(boundary.axis + 1)
-            return [np.array(row, order="C") for row in rows]
+            return [np.array(row, dtype=value.dtype, order="C") for row in rows]
         if boundary.kind is Kind.SIZE:
             value = _size_at(boundary, value, state.rows, 1)
         return [np.array(value) if isinstance(value, np.ndarray) else value for _ in range(count)]

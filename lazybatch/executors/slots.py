@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from lazybatch.partition.pieces import Partition
+from lazybatch.partition.pieces import Boundary, Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,9 @@ def liveness(partition: Partition) -> tuple[frozenset[str], ...]:
 def assign_slots(partition: Partition, slotted: Collection[str]) -> SlotPlan:
     """Give every tensor of ``slotted`` a slot that no other live tensor has.
 
-    An in-place pair shares its slot when the input is dead afterwards; a pair that says otherwise is not believed.
+    An in-place pair shares its slot when the input is dead afterwards and grows with the rows as the output does (a
+    bias that is the same for all rows has the output's shape at one row, and no other); a pair that does not is not
+    believed.
     """
     live = liveness(partition)
     slot_of: dict[str, int] = {}
@@ -64,8 +66,14 @@ def assign_slots(partition: Partition, slotted: Collection[str]) -> SlotPlan:
             if name not in slotted:
                 continue
             used = partner.get(name)
-            if used in slot_of and used in piece.inputs and used not in live[index + 1]:
+            dies = used in slot_of and used in piece.inputs and used not in live[index + 1]
+            if used is not None and dies and _alike(partition.boundaries[used], partition.boundaries[name]):
                 slot_of[name] = slot_of[used]
             else:
                 place(name, taken)
     return SlotPlan(slot_of, count, live)
+
+
+def _alike(one: Boundary, other: Boundary) -> bool:
+    """Whether two tensors that are equal in shape at one row are so at any number: both grow alike, or neither does."""
+    return (one.kind, one.axis, one.unit) == (other.kind, other.axis, other.unit)

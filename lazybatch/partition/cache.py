@@ -32,7 +32,7 @@ def cache_directory() -> Path:
 
 
 def cache_key(parts: Mapping[str, object]) -> str:
-    """sha256 over the parts (model, options, runtime) and over the processor, whose kernels the cuts were chosen for."""
+    """sha256 over the parts (model, options, runtime) and the processor, for whose kernels cuts were chosen."""
     text = json.dumps(
         {**parts, "cpu": _processor(), "version": VERSION, "cutter": CUTTER}, sort_keys=True, default=repr
     )

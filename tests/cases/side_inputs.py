@@ -6,10 +6,12 @@ Must not know: lazybatch.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tests.cases.case import Made, Verdict, case, rows
-from tests.onnx_models import F32, I32, I64, build, const, floats, op, value
+from tests.onnx_models import F32, I32, I64, build, const, floats, graph, op, value
 
 JOINS = Verdict.JOINS
 X4, Y4 = value("x", F32, ["N", 4]), value("y", F32, ["N", 4])
@@ -84,3 +86,54 @@ def other_variable_lengths(kind: str) -> Made:
     outputs = [value("y", F32, ["N", 3] if kind == "mean" else ["N", 3, "T"])]
     singles = [{"x": floats(k, 1, 3, t)} for k, t in enumerate((5, 8, 5, 8, 5))]
     return build(nodes, [value("x", F32, ["N", 3, "T"])], outputs, consts), singles, {"x": 0}
+
+
+def _branches() -> list[Any]:
+    """y is x, or x less the mean over the batch, as the caller's flag says."""
+    then = graph(
+        [op("ReduceMean", "x", "m", axes=[0]), op("Sub", "x m", "t")], [], [value("t", F32, ["N", 4])], name="then"
+    )
+    other = graph([op("Identity", "x", "e")], [], [value("e", F32, ["N", 4])], name="else")
+    compare = op("Greater", "flag nought", "c")
+    return [op("Squeeze", "how zero", "flag"), compare, op("If", "c", "y", then_branch=then, else_branch=other)]
+
+
+def _choices() -> list[Any]:
+    """y is x, or the running sum over the batch, as the caller's flag says; both are computed."""
+    nodes = [op("Squeeze", "how zero", "flag"), op("Cast", "flag", "f", to=F32), op("ReduceSum", "x zero", "s")]
+    return [*nodes, op("Mul", "s f", "sf"), op("Add", "x sf", "y")]
+
+
+@case(
+    Verdict.ALONE,
+    "Expand",
+    "Reshape",
+    "CumSum",
+    "If",
+    "example_inputs",
+    "Slice",
+    "'y'",
+    expand=("expand",),
+    reshape=("reshape",),
+    axis=("axis",),
+    slice=("slice",),
+    branch=("branch",),
+    choice=("choice",),
+)
+def callers_say_how(kind: str) -> Made:
+    """A shape, an axis, bounds or a choice given by the caller decide whether rows stay apart: some values mix them."""
+    x, y = value("x", F32, ["N", 4]), value("y", F32, None)
+    x1 = value("x", F32, ["N", 1, 4])
+    how = value("how", I64, [3] if kind in ("expand", "reshape") else [1])
+    nodes, given, consts = {
+        "expand": ([op("Tanh", "x", "a"), op("Expand", "a how", "y")], [3, 1, 4], {}),
+        "reshape": ([op("Tanh", "x", "a"), op("Reshape", "a how", "y")], [1, 2, 2], {}),
+        "axis": ([op("Squeeze", "how zero", "axis"), op("CumSum", "x axis", "y")], [0], {"zero": [0]}),
+        "slice": ([op("Slice", "x how ends axes", "y")], [0], {"ends": [1], "axes": [0]}),
+        "branch": (_branches(), [1], {"zero": [0], "nought": 0}),
+        "choice": (_choices(), [1], {"zero": [0]}),
+    }[kind]
+    made = [const(name, array) for name, array in consts.items()]
+    model = build(nodes, [x1 if kind == "expand" else x, how], [y], made)
+    shape = (1, 4) if kind == "expand" else (4,)
+    return model, [{**feeds, "how": np.array(given)} for feeds in rows(3, *shape)], {"x": 0}

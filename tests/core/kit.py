@@ -144,6 +144,7 @@ class Ledger:
         if task.opened:
             assert task.sub_batch not in self.members
             assert task.node == 0
+            assert not lane.spec.allowed_sizes or task.padded_rows in lane.spec.allowed_sizes
             self.members[task.sub_batch] = dict.fromkeys(task.opened, 0)
         ids = self.members[task.sub_batch]
         assert set(ids.values()) == {task.node}, "all rows of a sub-batch stand at the node that runs"
@@ -209,6 +210,7 @@ class Ledger:
             target.update(source)
             lane = self.scheduler.lane_of(merge.model)
             assert len(target) <= lane.rows_max
+            assert not lane.spec.allowed_sizes or len(target) in lane.spec.allowed_sizes
             self._check_mates(lane, target)
 
     def finish(self, now: int, *, steps_max: int = 10_000) -> int:

@@ -308,4 +308,4 @@ class BatchTableMoves(RuleBasedStateMachine):
 
 
 TestBatchTableMoves = BatchTableMoves.TestCase
-TestBatchTableMoves.settings = settings(max_examples=60, stateful_step_count=40)
+TestBatchTableMoves.settings = settings(max_examples=40, stateful_step_count=40)

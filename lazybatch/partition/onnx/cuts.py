@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-DISPATCH_SHARE = 0.015
+DISPATCH_SHARE = 0.02
 """Without a wish of the user, dispatching may cost this share of the whole at one row."""
 NODES_MAX = 32
 """Without a wish of the user, there are at most this many nodes: more gain little in response."""

@@ -111,7 +111,7 @@ def _sort(graph: onnx.GraphProto) -> None:
 
 
 def _drop_dead(graph: onnx.GraphProto) -> None:
-    """Remove nodes whose results nobody reads (function bodies leave some): a piece of them alone would make nothing."""
+    """Remove nodes whose results nobody reads (functions leave some): a piece of them alone would make nothing."""
     needed = {value.name for value in graph.output}
     kept: list[onnx.NodeProto] = []
     for node in reversed(graph.node):

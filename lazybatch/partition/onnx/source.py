@@ -76,11 +76,8 @@ class Source:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error without the runtime's prefixes, source positions and line breaks."""
-    text = reason(error)
-    if text.startswith("/"):  # where in its own sources the runtime found out
-        text = text.split(") ", 1)[-1]
-    return text[:400]
+    """The message of an error without the runtime's prefixes, source positions and line breaks, not too long."""
+    return reason(error)[:400]
 
 
 def read_source(path: Path) -> Source:

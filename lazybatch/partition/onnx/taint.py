@@ -1,7 +1,8 @@
 """What probes might not trigger: operators that tie the rows of a batch together only for some values.
 
-Owns: the spread of two marks through a graph, *data* (depends on values of batched inputs) and *size* (depends on
-shapes of batched values only), and the sentences that refuse joining because of where they arrive.
+Owns: the spread of three marks through a graph, *data* (depends on values of batched inputs), *size* (depends on
+shapes of batched values only) and *given* (depends on values of unbatched inputs), and the sentences that refuse
+joining because of where they arrive.
 Must not know: how a model is run or cut.
 """
 
@@ -49,6 +50,27 @@ SHAPE_INPUTS = {
     "SplitToSequence": (1,),
     "SequenceAt": (1,),
 }
+SHAPED_FOR_ALL = frozenset(
+    [
+        "Reshape",
+        "Expand",
+        "Tile",
+        "Slice",
+        "Pad",
+        "Resize",
+        "Upsample",
+        "Split",
+        "Squeeze",
+        "Unsqueeze",
+        "CenterCropPad",
+        "AffineGrid",
+        "Col2Im",
+        "CumSum",
+        "SplitToSequence",
+        "SequenceAt",
+    ]
+)
+"""Operators whose shape input speaks of the axis of the rows as well; from a caller, it is right for one row only."""
 SIZE_SENSITIVE = frozenset(
     [
         "Equal",
@@ -81,6 +103,7 @@ class Marks:
 
     data: set[str] = field(default_factory=set)
     size: set[str] = field(default_factory=set)
+    given: set[str] = field(default_factory=set)
     refusals: list[str] = field(default_factory=list)
     scales: list[str] = field(default_factory=list)
     uses: list[SizeUse] = field(default_factory=list)
@@ -101,9 +124,11 @@ def inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def spread(graph: onnx.GraphProto, batched: Iterable[str]) -> Marks:
-    """Follow both marks from the batched inputs through the graph."""
-    marks = Marks(data=set(batched))
-    walker = _Walker(marks, {t.name: t for t in graph.initializer})
+    """Follow the marks from the inputs through the graph."""
+    constants = {t.name: t for t in graph.initializer}
+    rows = set(batched)
+    marks = Marks(data=rows, given={port.name for port in graph.input if port.name not in rows | set(constants)})
+    walker = _Walker(marks, constants)
     walker.walk(graph.node, top=True)
     marks.refusals = list(dict.fromkeys(marks.refusals))
     marks.scales = list(dict.fromkeys(marks.scales))
@@ -134,6 +159,8 @@ class _Walker:
         if node.op_type in SHAPES or node.op_type == "EyeLike":
             data, size = False, data or size
         names = [name for name in outputs if name]
+        if node.op_type not in SHAPES and not self.marks.given.isdisjoint(reads(node)):
+            self.marks.given.update(names)
         if data:
             self.marks.data.update(names)
         if size:
@@ -152,25 +179,30 @@ class _Walker:
             if node.op_type == "Loop" and given:
                 self._copy(outside[0], given[0])
             for _ in range(len(names) + 1):
-                before = (len(self.marks.data), len(self.marks.size))
+                before = self._extent()
                 self.walk(body.node, top=False)
                 results = [value.name for value in body.output]
                 inner = results[1:] if node.op_type == "Loop" else results
                 for result, inside in zip(inner, names, strict=False):
                     if node.op_type in ("Loop", "Scan"):
                         self._copy(result, inside)
-                if before == (len(self.marks.data), len(self.marks.size)):
+                if before == self._extent():
                     break
             for result, out in zip(inner, node.output, strict=False):
                 self._copy(result, out)
             if node.op_type == "Loop" and results and results[0] in self.marks.data | self.marks.size:
                 self._refuse(node, "goes on or stops by a value of the batch, so all rows would stop together")
 
+    def _extent(self) -> tuple[int, int, int]:
+        return len(self.marks.data), len(self.marks.size), len(self.marks.given)
+
     def _copy(self, source: str, target: str) -> None:
         if target and source in self.marks.data:
             self.marks.data.add(target)
         if target and source in self.marks.size:
             self.marks.size.add(target)
+        if target and source in self.marks.given:
+            self.marks.given.add(target)
 
     def _refuse(self, node: onnx.NodeProto, why: str) -> None:
         self.marks.refusals.append(f"{_called(node)} {why}")
@@ -202,6 +234,12 @@ class _Walker:
         for k in SHAPE_INPUTS.get(node.op_type, ()):
             if k < len(node.input) and node.input[k] in self.marks.data:
                 self._refuse(node, f"takes a shape or bound ({node.input[k]!r}) from the values of the batch")
+                return
+            shaped = node.op_type in SHAPED_FOR_ALL and not (self.marks.data | self.marks.size).isdisjoint(
+                node.input[:1]
+            )
+            if shaped and k < len(node.input) and node.input[k] in self.marks.given:
+                self._refuse(node, f"takes a shape or bound ({node.input[k]!r}) from the caller, meant for one row")
                 return
 
     def _watch_sizes(self, node: onnx.NodeProto, top: bool) -> None:

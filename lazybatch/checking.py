@@ -1,0 +1,123 @@
+"""What `lazybatch check` says of a model: may rows join, and what does serving it node by node cost?
+
+Owns: `CheckReport` and its measuring, node by node against the whole model in one process, interleaved.
+Must not know: how the model was cut, the scheduler, printing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lazybatch.errors import ExecutionError, InvalidInput
+from lazybatch.executors.ort_model import OrtModel
+
+ROUNDS_MAX = 101
+ROUNDS_MIN = 5
+SECONDS = 3.0
+WARM_UP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """max_abs_diff: largest |joined - alone| the probes saw; None where no joined run succeeded.
+
+    chain_over_whole: median time of all nodes over that of the whole optimised model, at one row; None where no input
+    is known that the model accepts. identical: whether both gave the same answer bit for bit; None likewise.
+    notes: what could not be had as asked.
+    """
+
+    model: str
+    nodes: int
+    joinable: bool
+    reason: str | None
+    max_abs_diff: float | None
+    chain_over_whole: float | None
+    identical: bool | None
+    notes: tuple[str, ...]
+
+
+def check_model(model: OrtModel) -> CheckReport:
+    """Measure a loaded model. Raises `ModelError` where its directory no longer holds the whole model."""
+    partition = model.partition
+    try:
+        ratio, identical = _compare(model)
+    except (InvalidInput, ExecutionError):
+        ratio, identical = None, None
+    notes = partition.provenance.get("notes", ())
+    return CheckReport(
+        model=model.name,
+        nodes=len(model.graph),
+        joinable=model.joinable,
+        reason=model.reason,
+        max_abs_diff=partition.max_abs_diff,
+        chain_over_whole=ratio,
+        identical=identical,
+        notes=tuple(str(note) for note in notes) if isinstance(notes, list | tuple) else (),
+    )
+
+
+def _compare(model: OrtModel) -> tuple[float, bool]:
+    """The ratio of medians, and whether the answers are equal. Raises `InvalidInput`, `ExecutionError`."""
+    given = model.sample_row(0)
+    row = model.admit(given)
+    feeds = {name: _batched(model, name, np.asarray(value)) for name, value in given.items()}
+    session = model.whole_session()
+    used = {value.name for value in session.get_inputs()}
+    feeds = {name: value for name, value in feeds.items() if name in used}
+    names = [value.name for value in session.get_outputs()]
+    executor = model.executor(max_batch_size=1)
+    nodes = range(len(model.graph))
+
+    def chain() -> Any:
+        executor.open(0, {0: row}, 1)
+        for node in nodes:
+            executor.run(0, node)
+        return executor.close(0)[0]
+
+    def whole() -> Any:
+        return dict(zip(names, session.run(names, feeds), strict=True))
+
+    try:
+        ratio = _ratio(chain, whole)
+        got = chain()
+        want = whole()
+        identical = all(
+            np.array_equal(_unbatched(got[name], want[name]), want[name], equal_nan=want[name].dtype.kind == "f")
+            for name in names
+        )
+    finally:
+        executor.shutdown()
+    return ratio, identical
+
+
+def _ratio(one: Callable[[], Any], other: Callable[[], Any]) -> float:
+    """Median time of one over that of the other, taken in turn."""
+    times: tuple[list[int], list[int]] = ([], [])
+    begun = time.perf_counter()
+    for turn in range(WARM_UP + ROUNDS_MAX):
+        for call, spent in zip((one, other), times, strict=True):
+            start = time.perf_counter_ns()
+            call()
+            if turn >= WARM_UP:
+                spent.append(time.perf_counter_ns() - start)
+        if len(times[0]) >= ROUNDS_MIN and time.perf_counter() - begun > SECONDS:
+            break
+    return statistics.median(times[0]) / statistics.median(times[1])
+
+
+def _batched(model: OrtModel, name: str, value: Any) -> Any:
+    """A caller's row with its batch axis."""
+    boundary = model.partition.boundaries[name]
+    return value if boundary.axis is None or not boundary.unit else np.expand_dims(value, boundary.axis)
+
+
+def _unbatched(got: Any, want: Any) -> Any:
+    """A caller's answer in the shape the whole model gives one row, where only the batch axis is missing."""
+    array = np.asarray(got)
+    return array.reshape(want.shape) if array.size == want.size else array

@@ -1,0 +1,153 @@
+"""The command ``profile``: a model's latency table.
+
+Owns: the command's options and checks, its progress bar and what it says about the result.
+Must not know: how options are read from the command line; how anything is measured.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lazybatch.cli.output import Report, aligned, milliseconds, progress_bar
+from lazybatch.errors import InvalidInput
+from lazybatch.executors.base import Model
+from lazybatch.loading import load
+from lazybatch.profiler import Progress, profile, verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What ``profile`` may be told."""
+
+    model: Path
+    output: Path
+    batch_sizes: str
+    budget_s: float
+    repeats: int
+    inputs: Path | None = None
+    preempt_within_ms: float | None = None
+    threads: int | None = None
+
+
+def run(options: Options) -> Report:
+    """Profile and report. Raises `LazyBatchError` for whatever is wrong with options, files or model."""
+    sizes = _batch_sizes(options.batch_sizes)
+    if not options.output.parent.is_dir() or options.output.is_dir():
+        raise InvalidInput(f"cannot write the table {str(options.output)!r}: no such folder, or a folder itself")
+    rows = None if options.inputs is None else read_rows(options.inputs)
+    model = load(
+        options.model,
+        preempt_within=seconds_of(options.preempt_within_ms),
+        example_inputs=rows if options.model.is_file() else None,
+        threads=options.threads,
+    )
+    partial = options.output.with_name(options.output.name + ".partial")
+    with progress_bar(f"profiling {model.name}") as show:
+
+        def progress(now: Progress) -> None:
+            show(now.share, f"{now.passes} passes, batch {now.rows}")
+
+        table = profile(
+            model,
+            sizes,
+            budget_s=options.budget_s,
+            repeats=options.repeats,
+            inputs=rows,
+            progress=progress,
+            resume=partial,
+            command=_command(options),
+        )
+    table.save(options.output)
+    result = verdict(table)
+    curve = [{"rows": rows, "ms": ns / 1e6, "gain": gain} for rows, ns, gain in result.curve]
+    values: dict[str, object] = {
+        "model": table.model,
+        "table": str(options.output),
+        "nodes": len(table.nodes),
+        "batch_sizes": list(table.batch_sizes),
+        "joinable": model.joinable,
+        "reason": model.reason,
+        "verdict": result.sentence,
+        "batching_pays": result.pays,
+        "best_batch": result.best_rows,
+        "gain": result.gain,
+        "curve": curve,
+        "samples": table.provenance["samples"],
+        "fingerprint": model.fingerprint,
+    }
+    pairs = [
+        (f"{rows} row{'s' if rows > 1 else ''}", f"{milliseconds(ns / 1e6)}, {gain:.2f}x the throughput of one row")
+        for rows, ns, gain in result.curve
+    ]
+    lines = [result.sentence, *aligned(pairs), f"{len(table.nodes)} nodes, table in {options.output}"]
+    if rows is None:
+        lines.append(f"measured with made-up rows, {_shapes(model)}; give your own with --inputs if yours differ")
+    return Report(values, lines)
+
+
+def _shapes(model: Model) -> str:
+    sample_row = getattr(model, "sample_row", None)
+    row = sample_row(0) if sample_row is not None else {}
+    return ", ".join(f"{name}: {value.dtype}{list(value.shape)}" for name, value in row.items())
+
+
+def seconds_of(preempt_within_ms: float | None) -> float | None:
+    """--preempt-within-ms in seconds. Raises `InvalidInput` unless it is a positive number."""
+    if preempt_within_ms is None:
+        return None
+    if not 0 < preempt_within_ms < 1e9:
+        raise InvalidInput(f"--preempt-within-ms must be a positive number of milliseconds, got {preempt_within_ms}")
+    return preempt_within_ms / 1e3
+
+
+def _batch_sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidInput(f"--batch-sizes must be whole numbers with commas between, got {text!r}") from None
+
+
+def _command(options: Options) -> str:
+    """The command line again, with file names only: a table tells nothing of anybody's folders."""
+    parts = ["lazybatch profile", options.model.name, "-o", options.output.name, "--batch-sizes", options.batch_sizes]
+    parts += ["--budget-s", f"{options.budget_s:g}", "--repeats", str(options.repeats)]
+    if options.inputs is not None:
+        parts += ["--inputs", options.inputs.name]
+    if options.preempt_within_ms is not None:
+        parts += ["--preempt-within-ms", f"{options.preempt_within_ms:g}"]
+    if options.threads is not None:
+        parts += ["--threads", str(options.threads)]
+    return " ".join(parts)
+
+
+def read_rows(path: Path) -> Sequence[dict[str, Any]]:
+    """Rows from an ``.npz`` file: one array per input, rows along its first axis; at least one row.
+
+    Raises `InvalidInput` naming the file and the array.
+    """
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise InvalidInput(f"the inputs {str(path)!r} must be an .npz file with one array per input")
+        with file:
+            arrays = {name: file[name] for name in file.files}
+    except OSError as error:
+        raise InvalidInput(f"cannot read the inputs {str(path)!r}: {error.strerror or error}") from error
+    except InvalidInput:
+        raise
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidInput(f"the inputs {str(path)!r} are damaged or no .npz file ({error})") from error
+    counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if not counts or len(set(counts.values())) != 1 or 0 in counts.values():
+        raise InvalidInput(
+            f"the arrays in {str(path)!r} must have the same number of rows, at least one, along their first axis; "
+            f"they have {counts}"
+        )
+    count = next(iter(counts.values()))
+    return [{name: array[number] for name, array in arrays.items()} for number in range(count)]

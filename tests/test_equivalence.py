@@ -1,0 +1,153 @@
+"""One scheduler, two drivers: the live engine and the simulator make the same decisions on the same trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lazybatch.core.graph import NodeGraph
+from lazybatch.core.infq import PriorityLevel
+from lazybatch.core.lane import LaneSpec
+from lazybatch.core.latency import LatencyTable
+from lazybatch.core.policies import GraphBatching, LazyBatching, Policy, Serial
+from lazybatch.core.request import UNBOUNDED_NS, Request
+from lazybatch.core.scheduler import Decision
+from lazybatch.engine.clock import SteppedClock
+from lazybatch.engine.driver import ServedModel
+from lazybatch.engine.engine import Engine
+from lazybatch.executors.base import Row
+from lazybatch.executors.simulated import SimulatedModel
+from lazybatch.simulator import simulate
+
+TABLES = {
+    "short": LatencyTable("short", ("a", "b"), (1, 4, 8), ((30, 50, 90), (20, 40, 60)), ((40, 60, 99), (30, 50, 70))),
+    "long": LatencyTable.uniform("long", 7, 400, 90, (1, 8)),
+}
+SLA_NS = {"short": 400, "long": 3000}
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One line of a trace."""
+
+    at_ns: int
+    model: str
+    signature: str
+    size: int
+    priority: int
+
+
+def specs(models: tuple[str, ...], capacity: int) -> list[LaneSpec]:
+    """Lanes with everything that can influence a decision."""
+    return [
+        LaneSpec(
+            NodeGraph.chain(name, TABLES[name].nodes),
+            TABLES[name],
+            max_batch_size=5,
+            queue_capacity=capacity,
+            sla_ns=SLA_NS[name],
+            levels={1: PriorityLevel(900, "reject"), 2: PriorityLevel(500, "demote")},
+            ageing_ns=700,
+        )
+        for name in models
+    ]
+
+
+def simulated_decisions(trace: list[Arrival], policy: Policy, lanes: list[LaneSpec]) -> tuple[list[Decision], set[int]]:
+    """The simulator's decision log, and the ids that were completed."""
+    requests = [
+        Request(k, a.model, a.at_ns, a.at_ns + SLA_NS[a.model], a.signature, a.size, a.priority)
+        for k, a in enumerate(trace)
+    ]
+    result = simulate(lanes, policy, requests)
+    return list(result.scheduler.decisions), set(result.latencies_ns)
+
+
+def engine_decisions(trace: list[Arrival], policy: Policy, lanes: list[LaneSpec]) -> tuple[list[Decision], set[int]]:
+    """The live engine's decision log on a stepped clock, with an executor that only lets time pass."""
+    clock = SteppedClock(trace[0].at_ns if trace else 0)
+    served = []
+    for spec in lanes:
+        model = SimulatedModel(TABLES[spec.graph.model], clock.advance)
+        served.append(ServedModel(spec, model.executor(max_batch_size=spec.max_batch_size)))
+    engine = Engine(served, policy, clock=clock, threaded=False)
+    futures = []
+    arrived = 0
+    while True:
+        while arrived < len(trace) and trace[arrived].at_ns <= clock.now_ns():
+            a = trace[arrived]
+            row = Row(arrived, a.signature, a.size)
+            futures += engine.submit(a.model, [row], priority=a.priority, arrival_ns=a.at_ns)
+            arrived += 1
+        if arrived == len(trace) and not engine.closed:
+            engine.close(drain=True)
+        if engine.step():
+            continue
+        times = [trace[arrived].at_ns] if arrived < len(trace) else []
+        wakeup_ns = engine.next_wakeup_ns()
+        if wakeup_ns is not None:
+            times.append(wakeup_ns)
+        if not times:
+            break
+        clock.advance_to(min(times))
+    engine.shutdown()
+    engine.scheduler.validate()
+    assert all(future.done() for future in futures), "every future resolves"
+    completed = {k for k, future in enumerate(futures) if future.exception() is None}
+    assert all(futures[k].result() == k for k in completed), "every row comes back as itself"
+    return list(engine.scheduler.decisions), completed
+
+
+POLICIES = {
+    "serial": Serial,
+    "graph(0)": GraphBatching,
+    "graph(window)": lambda: GraphBatching(window_ns=150),
+    "graph(budget)": lambda: GraphBatching(window_ns=90, max_batch_size=4, size_budget=6),
+    "lazy": LazyBatching,
+}
+
+arrivals = st.builds(
+    lambda gap, model, signature, size, priority: (gap, model, signature, size, priority),
+    st.integers(0, 400),
+    st.sampled_from(("short", "long")),
+    st.sampled_from(("s", "s", "s", "t")),
+    st.integers(1, 4),
+    st.sampled_from((0, 0, 0, 1, 2)),
+)
+
+
+def trace_of(lines: list[tuple[int, str, str, int, int]], models: tuple[str, ...]) -> list[Arrival]:
+    """Gaps become times; models that are not served are replaced."""
+    at_ns, trace = 0, []
+    for gap_ns, model, signature, size, priority in lines:
+        at_ns += gap_ns
+        trace.append(Arrival(at_ns, model if model in models else models[0], signature, size, priority))
+    return trace
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("models", [("long",), ("short", "long")])
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(lines=st.lists(arrivals, max_size=40), capacity=st.sampled_from((2, 5, 100)))
+def test_both_drivers_decide_alike(
+    name: str, models: tuple[str, ...], lines: list[tuple[int, str, str, int, int]], capacity: int
+) -> None:
+    """Any trace, any policy, one or two models: equal decision logs and equal sets of completed rows."""
+    trace = trace_of(lines, models)
+    simulated = simulated_decisions(trace, POLICIES[name](), specs(models, max(capacity, 5)))
+    live = engine_decisions(trace, POLICIES[name](), specs(models, max(capacity, 5)))
+    assert live == simulated
+
+
+def test_the_comparison_sees_preemption_and_merging() -> None:
+    """The trace that is compared is not a trivial one: under lazy, sub-batches are preempted and merged in it."""
+    trace = [Arrival(at_ns, "long", "s", 1, 0) for at_ns in (0, 100, 150, 600, 601, 602, 1500)]
+    lanes = [LaneSpec(NodeGraph.chain("long", TABLES["long"].nodes), TABLES["long"], max_batch_size=8)]
+    requests = [Request(k, "long", a.at_ns, UNBOUNDED_NS, "s") for k, a in enumerate(trace)]
+    result = simulate(lanes, LazyBatching(), requests)
+    assert result.preemptions >= 2
+    assert result.merges >= 2
+    assert engine_decisions(trace, LazyBatching(), lanes)[0] == list(result.scheduler.decisions)
