@@ -1,0 +1,194 @@
+"""Pictures of the paper's figures, from rows.
+
+Owns: drawing. Must not know: how rows were made.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from graphs.npu import NETWORKS, latency_table
+
+Row = Mapping[str, Any]
+NAMES = {"graph": "GraphB(0)", "lazy": "LazyBatching", "serial": "Serial", "lookahead": "Lookahead"}
+
+
+def _name(policy: str) -> str:
+    return NAMES.get(policy, policy.replace("graph:", "GraphB(") + (")" if policy.startswith("graph:") else ""))
+
+
+def _policies(rows: Sequence[Row]) -> list[str]:
+    return [policy for policy in dict.fromkeys(row["policy"] for row in rows) if policy != "bounds"]
+
+
+def _colour(policy: str, number: int) -> dict[str, Any]:
+    if policy.startswith("graph:"):
+        return {"color": "0.75", "linewidth": 1, "linestyle": "--"}
+    return {"color": f"C{number}", "linewidth": 1.8, "marker": "o", "markersize": 3}
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def _lines(axis: Any, rows: Sequence[Row], across: str, value: Callable[[Row], float]) -> None:
+    """One line per policy: the median over seeds, with the quartiles as a band."""
+    for number, policy in enumerate(_policies(rows)):
+        groups: dict[float, list[float]] = {}
+        for row in rows:
+            if row["policy"] == policy:
+                groups.setdefault(row[across], []).append(value(row))
+        places = sorted(groups)
+        low, middle, high = zip(*(_quartiles(groups[place]) for place in places), strict=True)
+        style = _colour(policy, number)
+        axis.plot(places, middle, label=_name(policy), **style)
+        axis.fill_between(places, low, high, color=style["color"], alpha=0.15)
+    axis.grid(alpha=0.3)
+
+
+def _bounds(axis: Any, rows: Sequence[Row], across: str) -> None:
+    labels = {
+        "clairvoyant_ms": "clairvoyant, graph level",
+        "lower_bound_ms": "lower bound",
+        "closed_form_ms": "closed form",
+    }
+    for (key, label), line in zip(labels.items(), ("-.", ":", (0, (1, 4))), strict=True):
+        groups: dict[float, list[float]] = {}
+        for row in rows:
+            if row["policy"] == "bounds" and key in row:
+                groups.setdefault(row[across], []).append(row[key])
+        places = sorted(groups)
+        axis.plot(places, [statistics.median(groups[k]) for k in places], "k", linestyle=line, linewidth=1, label=label)
+
+
+def _panels(count: int) -> tuple[Any, Any]:
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, count, figsize=(4.4 * count + 0.6, 4), constrained_layout=True, squeeze=False)
+    return figure, axes[0]
+
+
+def _finish(figure: Any, axes: Any, title: str, path: Path) -> None:
+    from matplotlib import pyplot
+
+    axes[0].legend(fontsize=6)
+    figure.suptitle(f"{title} (simulated)", fontsize=10)
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+def draw_fig3(path: Path) -> None:
+    """Throughput and latency per row by batch size, from the table."""
+    table = latency_table(NETWORKS["resnet50"]())
+    sizes = list(table.batch_sizes)
+    figure, (axis,) = _panels(1)
+    axis.plot(sizes, [rows * 1e9 / table.whole_ns(rows) for rows in sizes], "o-", label="throughput [1/s]")
+    right = axis.twinx()
+    right.plot(sizes, [table.whole_ns(rows) / rows / 1e6 for rows in sizes], "s-", color="C1")
+    right.set_ylabel("latency per row [ms] (squares)")
+    axis.set_xlabel("batch size")
+    axis.set_ylabel("throughput [1/s]")
+    _finish(figure, [axis], "Fig. 3: ResNet-50 by batch size", path)
+
+
+def _by_model(rows: Sequence[Row], across: str, metric: str, label: str, title: str, path: Path) -> None:
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    figure, axes = _panels(len(models))
+    for axis, model in zip(axes, models, strict=True):
+        mine = [row for row in rows if row["model"] == model]
+        _lines(axis, [row for row in mine if row["policy"] != "bounds"], across, lambda row: row[metric])
+        if metric == "mean_ms":
+            _bounds(axis, mine, across)
+        axis.set_title(model, fontsize=9)
+        axis.set_xlabel({"rate_rps": "requests/s", "load": "rate / capacity", "max_batch": "largest batch"}[across])
+        axis.set_ylabel(label)
+        axis.set_yscale("log")
+        if across == "rate_rps":
+            axis.set_xscale("log")
+    _finish(figure, axes, title, path)
+
+
+def draw_fig14(rows: Sequence[Row], path: Path) -> None:
+    """Cumulative distributions; the first seed of each policy."""
+    figure, (axis,) = _panels(1)
+    for number, policy in enumerate(_policies(rows)):
+        row = next(row for row in rows if row["policy"] == policy)
+        style = {key: value for key, value in _colour(policy, number).items() if not key.startswith("marker")}
+        axis.plot(row["cdf_ms"], [q / 200 for q in range(201)], label=_name(policy), **style)
+    axis.set_xscale("log")
+    axis.set_xlabel("latency [ms]")
+    axis.set_ylabel("share of requests")
+    axis.grid(alpha=0.3)
+    _finish(figure, [axis], f"Fig. 14: {rows[0]['model']} at {rows[0]['rate_rps']:g}/s", path)
+
+
+def draw_fig15(rows: Sequence[Row], path: Path) -> None:
+    """Violations by SLA target, per model, at each rate."""
+    panels = list(dict.fromkeys((row["model"], row["rate_rps"]) for row in rows))
+    figure, axes = _panels(len(panels))
+    for axis, (model, rate) in zip(axes, panels, strict=True):
+        spread = [
+            {"policy": row["policy"], "target": float(target), "share": 100 * share}
+            for row in rows
+            if (row["model"], row["rate_rps"]) == (model, rate)
+            for target, share in row["violations_at"].items()
+        ]
+        _lines(axis, spread, "target", lambda row: row["share"])
+        axis.set_title(f"{model} at {rate:g}/s", fontsize=9)
+        axis.set_xlabel("SLA target [ms]")
+        axis.set_ylabel("violations [%]")
+    _finish(figure, axes, "Fig. 15: violations by SLA target", path)
+
+
+def _bars(rows: Sequence[Row], across: str, metric: str, scale: float, label: str, title: str, path: Path) -> None:
+    figure, (axis,) = _panels(1)
+    groups, names = list(dict.fromkeys(row[across] for row in rows)), _policies(rows)
+    for number, policy in enumerate(names):
+        values = [
+            statistics.fmean(scale * row[metric] for row in rows if (row["policy"], row[across]) == (policy, group))
+            for group in groups
+        ]
+        places = [k + (number - (len(names) - 1) / 2) * 0.8 / len(names) for k in range(len(groups))]
+        axis.bar(places, values, 0.8 / len(names), label=_name(policy))
+    axis.set_xticks(range(len(groups)), [str(group) for group in groups], fontsize=8)
+    axis.set_xlabel(across)
+    axis.set_ylabel(label)
+    _finish(figure, [axis], title, path)
+
+
+def draw_all(rows: Sequence[Row], folder: Path) -> None:
+    """Draw every study that has rows."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    of: dict[str, list[Row]] = {}
+    for row in rows:
+        of.setdefault(row["study"], []).append(row)
+    mean, rate = "mean latency [ms]", "throughput [1/s]"
+    draw_fig3(folder / "fig3.png")
+    if main := of.get("fig12_13"):
+        _by_model(main, "rate_rps", "mean_ms", mean, "Fig. 12: mean latency by rate", folder / "fig12.png")
+        runs = [row for row in main if row["policy"] != "bounds"]
+        _by_model(runs, "rate_rps", "throughput_rps", rate, "Fig. 13: throughput by rate", folder / "fig13.png")
+    if "fig14" in of:
+        draw_fig14(of["fig14"], folder / "fig14.png")
+    if "fig15" in of:
+        draw_fig15(of["fig15"], folder / "fig15.png")
+    titles = {"fig16": "Fig. 16: other networks", "fig17": "Fig. 17: GPU-like", "colocation": "Four models"}
+    for study, title in titles.items():
+        if study in of:
+            _by_model(of[study], "load", "mean_ms", mean, title, folder / f"{study}.png")
+    if "max_batch" in of:
+        _by_model(of["max_batch"], "max_batch", "mean_ms", mean, "Largest batch, 500/s", folder / "max_batch.png")
+    if "dec_timesteps" in of:
+        title, path = "Transformer at 60 ms", folder / "dec_timesteps.png"
+        _bars(of["dec_timesteps"], "dec_timesteps", "violations", 100, "violations [%]", title, path)
+    if "language_pairs" in of:
+        path = folder / "language_pairs.png"
+        _bars(of["language_pairs"], "pair", "mean_ms", 1, mean, "Transformer by lengths, 250/s", path)

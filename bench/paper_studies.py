@@ -1,0 +1,164 @@
+"""Which runs each figure and sensitivity study of the paper needs.
+
+Owns: the studies, as lists of cells.
+Must not know: how a cell runs, what is concluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from bench.paper_cells import GPU, Cell, sla_blind, table
+from lazybatch.bounds import graph_capacity_rps, row_cost_ns
+
+MAIN = ("resnet50", "gnmt", "transformer")
+OTHERS = ("vgg16", "mobilenet", "las", "bert-base")
+TOGETHER = ("mobilenet", "resnet50", "transformer", "gnmt")
+WINDOWS_MS = (5, 25, 50, 75, 95)
+PAIRS = {"as English-German": "18,18", "longer output": "18,24", "shorter output": "18,12", "longer input": "24,18"}
+"""Mean words in and out; the paper names Russian-English and English-French without lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to run. policies: besides the windows of graph batching. seconds: runs at high rates last so long."""
+
+    policies: tuple[str, ...]
+    rates: tuple[float, ...] = (16, 64, 128, 250, 500, 1000, 2000, 4000)
+    loads: tuple[float, ...] = (0.05, 0.2, 0.5, 0.8)
+    windows_ms: tuple[float, ...] = WINDOWS_MS
+    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
+    requests: int = 1000
+    seconds: float = 1.0
+    targets_ms: tuple[float, ...] = (10, 20, 30, 40, 60, 80, 100)
+    models: tuple[str, ...] = MAIN
+    others: tuple[str, ...] = OTHERS
+
+    @property
+    def windowed(self) -> tuple[str, ...]:
+        """Graph batching with each of the windows."""
+        return tuple(f"graph:{window:g}" for window in self.windows_ms)
+
+    @property
+    def all_policies(self) -> tuple[str, ...]:
+        """Every policy, GraphB(0) (called "graph") among them."""
+        return (*self.policies, *self.windowed)
+
+
+@dataclass(slots=True)
+class _Maker:
+    """Cells of one study."""
+
+    plan: Plan
+    study: str
+    cells: list[Cell] = field(default_factory=list)
+
+    def add(self, profiles: Sequence[str], policy: str, rate_rps: float, **options: Any) -> None:
+        """One cell per seed."""
+        requests = options.pop("requests", max(self.plan.requests, round(rate_rps * self.plan.seconds)))
+        for seed in self.plan.seeds:
+            self.cells.append(Cell(self.study, tuple(profiles), policy, rate_rps, seed, requests, **options))
+
+
+def by_load(plan: Plan) -> Iterator[Cell]:
+    """Figures 12 and 13: mean latency and throughput by rate; bounds of the same traces beside them."""
+    make = _Maker(plan, "fig12_13")
+    for model, rate, policy in product(plan.models, plan.rates, (*plan.all_policies, "bounds")):
+        make.add([model], policy, rate)
+    yield from make.cells
+
+
+def distribution(plan: Plan) -> Iterator[Cell]:
+    """Figure 14: the distribution of latencies at a high rate."""
+    make = _Maker(plan, "fig14")
+    for policy in plan.all_policies:
+        make.add(["transformer"], policy, 500, cdf=True)
+    yield from make.cells
+
+
+def by_target(plan: Plan) -> Iterator[Cell]:
+    """Figure 15: violations by SLA target, at two high rates."""
+    make = _Maker(plan, "fig15")
+    for model, rate, policy in product(plan.models, (500, 1000), plan.all_policies):
+        if sla_blind(policy):
+            make.add([model], policy, rate, judged_ms=plan.targets_ms)
+            continue
+        for target in plan.targets_ms:
+            make.add([model], policy, rate, sla_ms=target, judged_ms=(target,))
+    yield from make.cells
+
+
+def other_models(plan: Plan) -> Iterator[Cell]:
+    """Figure 16: the other networks, by load (rate over capacity); BERT and VGG are too slow for the rates of 12."""
+    make = _Maker(plan, "fig16")
+    for model in plan.others:
+        _by_share(make, model, plan)
+    yield from make.cells
+
+
+def gpu(plan: Plan) -> Iterator[Cell]:
+    """Figure 17: the GPU-like profile, by load."""
+    make = _Maker(plan, "fig17")
+    _by_share(make, GPU, plan)
+    yield from make.cells
+
+
+def _by_share(make: _Maker, model: str, plan: Plan) -> None:
+    capacity = graph_capacity_rps(table(model), 64)
+    for load in plan.loads:
+        for policy in plan.all_policies:
+            make.add([model], policy, load * capacity, extra={"load": load})
+
+
+def dec_timesteps(plan: Plan) -> Iterator[Cell]:
+    """Sensitivity to what the slack predictor assumes of the decoder, at a target of 60 ms."""
+    make = _Maker(plan, "dec_timesteps")
+    for steps in (10, 18, 32, 48):
+        for policy in plan.policies:
+            if not sla_blind(policy):
+                make.add(["transformer"], policy, 1000, sla_ms=60, dec_timesteps=steps)
+    yield from make.cells
+
+
+def max_batch(plan: Plan) -> Iterator[Cell]:
+    """Sensitivity to the largest batch."""
+    make = _Maker(plan, "max_batch")
+    for model, rows, policy in product(plan.models, (16, 32, 64), plan.all_policies):
+        make.add([model], policy, 500, max_batch=rows)
+    yield from make.cells
+
+
+def language_pairs(plan: Plan) -> Iterator[Cell]:
+    """Sensitivity to the lengths of the translation."""
+    make = _Maker(plan, "language_pairs")
+    for pair, lengths in PAIRS.items():
+        for policy in plan.all_policies:
+            make.add([f"transformer@{lengths}"], policy, 250, extra={"pair": pair})
+    yield from make.cells
+
+
+def together(plan: Plan) -> Iterator[Cell]:
+    """Four models on one processor, each with the same rate, by load of the machine."""
+    make = _Maker(plan, "colocation")
+    cost_ns = sum(row_cost_ns(table(model), 64) for model in TOGETHER)
+    for load in plan.loads:
+        for policy in plan.all_policies:
+            rate = load * 1e9 / cost_ns
+            make.add(TOGETHER, policy, rate, requests=plan.requests // 2, extra={"load": load})
+    yield from make.cells
+
+
+STUDIES: Mapping[str, Callable[[Plan], Iterator[Cell]]] = {
+    "fig12_13": by_load,
+    "fig14": distribution,
+    "fig15": by_target,
+    "fig16": other_models,
+    "fig17": gpu,
+    "dec_timesteps": dec_timesteps,
+    "max_batch": max_batch,
+    "language_pairs": language_pairs,
+    "colocation": together,
+}
