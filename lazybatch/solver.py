@@ -42,7 +42,8 @@ def _spread(mean: float, states: int) -> int:
 def _expect(value: Vector, pmf: Vector, lumped: bool = True) -> Vector:
     """E[value(min(q + K, Q))] for every q."""
     tail = np.full(len(pmf) - 1, value[-1]) if lumped else value[-1] + (value[-1] - value[-2]) * np.arange(1, len(pmf))
-    return np.correlate(np.concatenate([value, tail]), pmf, "valid")
+    expected: Vector = np.correlate(np.concatenate([value, tail]), pmf, "valid")
+    return expected
 
 
 def solve(table: LatencyTable, rows_max: int, *, loads: Sequence[float] = LOADS, joinable: bool = True) -> Control:
@@ -109,7 +110,7 @@ def _evaluate(action: NDArray[np.int64], service: Vector, lam: float, pmfs: Sequ
         transition[q, -1] += pmf[end - (q - b) :].sum()
     matrix = np.eye(states) - transition
     matrix[:, 0] = tau  # the column of h(0) = 0 holds the unknown gain
-    solved = np.linalg.solve(matrix, cost)
+    solved: Vector = np.linalg.solve(matrix, cost)
     gain = float(solved[0])
     solved[0] = 0.0
     return gain, solved

@@ -25,9 +25,22 @@ class SubBatch:
     doomed: ids cancelled while a node runs; they leave at its end.
     """
 
-    __slots__ = ("cursor", "deadlines_ns", "doomed", "id", "model", "padded_rows", "requests", "running", "signature")
+    __slots__ = (
+        "cursor",
+        "deadlines_ns",
+        "doomed",
+        "id",
+        "model",
+        "padded_rows",
+        "requests",
+        "running",
+        "signature",
+        "started_ns",
+    )
 
-    def __init__(self, id: int, model: str, requests: list[Request], padded_rows: int | None = None) -> None:
+    def __init__(
+        self, id: int, model: str, requests: list[Request], padded_rows: int | None = None, started_ns: int = 0
+    ) -> None:
         self.id = id
         self.model = model
         self.requests = requests
@@ -35,6 +48,7 @@ class SubBatch:
         self.deadlines_ns = sorted(request.deadline_ns for request in requests)
         self.padded_rows = padded_rows
         self.cursor = 0
+        self.started_ns = started_ns
         self.running = False
         self.doomed: set[int] = set()
 

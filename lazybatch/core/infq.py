@@ -77,6 +77,11 @@ class InfQ:
         return iter(self._live.values())
 
     @property
+    def uniform(self) -> bool:
+        """Whether all rows are of one level and signature, to the queue's knowledge."""
+        return len(self._groups) == 1
+
+    @property
     def capacity(self) -> int:
         """Rows that may wait."""
         return self._capacity

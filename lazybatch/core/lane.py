@@ -72,7 +72,7 @@ class Lane:
     needs (SingleInputExecTime with credit for progress; Algorithm 1 for static graphs).
     """
 
-    __slots__ = ("model", "nodes", "queue", "rows_max", "single_left_ns", "spec", "table", "times_ns")
+    __slots__ = ("model", "nodes", "queue", "rows_max", "single_left_ns", "spec", "sums_ns", "table", "times_ns")
 
     def __init__(self, spec: LaneSpec) -> None:
         self.spec = spec
@@ -82,6 +82,7 @@ class Lane:
         self.queue = InfQ(spec.queue_capacity, levels=spec.levels, ageing_ns=spec.ageing_ns)
         self.table = BatchTable(self.nodes, self.rows_max, spec.allowed_sizes)
         self.times_ns = None if spec.latency is None else spec.latency.dense_ns(spec.max_batch_size)
+        self.sums_ns = () if self.times_ns is None else _sums(self.times_ns, spec.max_batch_size)
         self.single_left_ns = None if spec.latency is None else spec.latency.remaining_ns(1)
 
     def padded_rows(self, rows: int) -> int | None:
@@ -104,3 +105,8 @@ class Lane:
             return 0
         met = list(accumulate(len(entry) for entry in reversed(entries)))
         return max((size for size in sizes if size <= rows and all(size + more in sizes for more in met)), default=0)
+
+
+def _sums(times_ns: tuple[tuple[int, ...], ...], rows_max: int) -> tuple[tuple[int, ...], ...]:
+    """By rows 0..max, the time from the first node to each cursor 0..nodes."""
+    return tuple(tuple(accumulate((node_ns[rows] for node_ns in times_ns), initial=0)) for rows in range(rows_max + 1))

@@ -78,7 +78,7 @@ class Scheduler:
         self.counts = Counts()
         self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
         self._policy = policy
-        self._on_arrival = getattr(policy, 'arrived', None)
+        self._on_arrival = getattr(policy, "arrived", None)
         self._fallback = GraphBatching()
         self._processors = processors
         self._isolate = isolate_failures
@@ -256,7 +256,7 @@ class Scheduler:
         lane = choice.lane
         requests = lane.queue.take(now, choice.rows, choice.size_budget)
         self._waiting -= len(requests)
-        entry = SubBatch(self._next_sub_batch, lane.model, requests, lane.padded_rows(len(requests)))
+        entry = SubBatch(self._next_sub_batch, lane.model, requests, lane.padded_rows(len(requests)), now)
         self._next_sub_batch += 1
         self._sub_batches[entry.id] = entry
         lane.table.push(entry)

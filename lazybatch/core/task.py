@@ -26,6 +26,7 @@ class Reason(StrEnum):
     START_IDLE = "start: processor is free"
     START_DRAIN = "start: draining, no further row can come"
     START_LATE = "start: already late, the largest batch"
+    PREEMPT_CHEAPER = "preempt: newcomers catch up, predicted to cost less"
     PREEMPT_SLACK = "preempt: newcomers catch up, slack allows it"
 
 

@@ -14,6 +14,15 @@ from lazybatch.core.lane import Lane
 from lazybatch.core.task import Reason
 
 
+class Comparison(NamedTuple):
+    """Why a decision was taken: predicted cost (row-nanoseconds) and late rows of going on, and of what was chosen."""
+
+    stay_cost: float
+    chosen_cost: float
+    stay_late: int
+    chosen_late: int
+
+
 class Start(NamedTuple):
     """Take rows from the lane's queue, push them as a new sub-batch and run its first node.
 
@@ -24,6 +33,7 @@ class Start(NamedTuple):
     rows: int
     reason: Reason
     size_budget: int | None = None
+    comparison: Comparison | None = None
 
 
 class Wait(NamedTuple):

@@ -1,123 +1,219 @@
-"""Lookahead, the default policy: one step ahead over solved control.
+"""Lookahead, the default policy: one step of looking ahead, over solved control.
 
-Owns: `Lookahead`. Must not know: how controls are solved.
+Owns: `Lookahead`. Must not know: how controls are solved (`lazybatch.solver`), clocks, tensors.
+
+Two questions, one measure. When the processor is free: how many waiting rows to start, or wait for one more? At a node
+boundary: go on, or let newcomers catch up and merge first? Each alternative is judged by
+
+1. rows predicted to miss their deadline, fewer is better; then
+2. row-time: the exact row-time until everything in flight is done, plus that of rows that wait or arrive meanwhile,
+   plus what the rows left behind are worth under optimal control from there on, minus the optimal gain for the time taken
+   (the relative value of a semi-Markov decision process; see `core.control`).
+
+The arrival rate is estimated on line; the control is the one solved for the nearest rate of its grid. Without a usable
+alternative the active sub-batch goes on, and a free processor starts what the control says for the rows that wait.
+
+Nobody starves: a sub-batch that has been kept waiting for longer than `PATIENCE` times its own whole run is preempted no
+more until it is done.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from lazybatch.core.arrival_rate import ArrivalRate
-from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.control import Control, Solution
 from lazybatch.core.infq import Alone
 from lazybatch.core.lane import Lane
-from lazybatch.core.policies.base import Choice, Start, View, Wait, most_urgent_first
+from lazybatch.core.policies.base import Choice, Comparison, Start, View, Wait, most_urgent_first
+from lazybatch.core.policies.prediction import Running, drain
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.task import Reason
 
+PATIENCE = 3
+"""A sub-batch in flight for this many times its own whole run, plus once for its own, is preempted no more."""
+SILENCE_GAPS = 3.0
+"""While waiting for company by the control's advice: give up after this many mean gaps without an arrival."""
+
+
+class Score(NamedTuple):
+    """The measure of an alternative; smaller is better."""
+
+    late: int
+    cost: float
+
 
 class Lookahead:
-    """At each node boundary: go on, or let k newcomers catch up and merge, whichever is predicted to cost less."""
+    """One-step lookahead over the solved graph-level control. See the module's text.
+
+    controls: one per model, from `lazybatch.solver.solve`.
+    """
 
     needs_table = True
 
     def __init__(self, controls: Mapping[str, Control]) -> None:
         self._controls = controls
         self._rates: dict[str, ArrivalRate] = {model: ArrivalRate() for model in controls}
-        self._cumulative: dict[str, tuple[tuple[int, ...], ...]] = {}
 
     def __repr__(self) -> str:
         return "Lookahead()"
 
     def arrived(self, request: Request) -> None:
+        """News of every admitted request: the arrival rate is estimated from it."""
         self._rates[request.model].arrived(request.arrival_ns)
 
-    def _solution(self, lane: Lane, now: int) -> Solution:
-        rate = self._rates[lane.model].per_ns(now)
-        return self._controls[lane.model].at(rate or 0.0)
-
-    def _sums(self, lane: Lane) -> tuple[tuple[int, ...], ...]:
-        """Per rows, the time from the first node to each cursor."""
-        sums = self._cumulative.get(lane.model)
-        if sums is None:
-            assert lane.times_ns is not None
-            built = []
-            for rows in range(lane.spec.max_batch_size + 1):
-                total, row = 0, [0]
-                for times in lane.times_ns:
-                    total += times[rows]
-                    row.append(total)
-                built.append(tuple(row))
-            sums = self._cumulative[lane.model] = tuple(built)
-        return sums
-
     def decide(self, view: View, now: int) -> Choice:
+        """Compare the alternatives; see the module's text."""
         if view.active is None:
-            return self._idle(view, now)
+            return self._start_or_wait(view, now)
+        best: Start | None = None
+        stay = self._score(view, None, 0, now)
+        score = stay
         for lane in most_urgent_first(view.lanes, now):
-            head = lane.queue.head(now)
-            top = lane.table.top
-            waiting = len(lane.queue)
-            room = lane.rows_max - lane.table.rows
-            if head is None or room <= 0 or (top is not None and top.signature != head.signature):
-                continue
-            if top is None:
-                continue
-            rows = min(room, waiting)
-            if self._worth(lane, view, rows, waiting, now):
-                return Start(lane, rows, Reason.PREEMPT_SLACK)
-        return None
+            rows = self._newcomers(lane, view, now)
+            if rows:
+                join = self._score(view, lane, rows, now)
+                if join < score:
+                    score = join
+                    reason = Reason.PREEMPT_SLACK if join.late < stay.late else Reason.PREEMPT_CHEAPER
+                    best = Start(lane, rows, reason, comparison=Comparison(stay.cost, join.cost, stay.late, join.late))
+        if best is None:
+            return None
+        return best
 
-    def _worth(self, lane: Lane, view: View, rows: int, waiting: int, now: int) -> bool:
-        sums = self._sums(lane)
+    # -- at a node boundary --------------------------------------------------------------------------------------
+
+    def _newcomers(self, lane: Lane, view: View, now: int) -> int:
+        """Rows of a lane that could preempt now and merge with what it has in flight; 0 for none."""
+        head = lane.queue.head(now)
+        top = lane.table.top
+        room = lane.rows_max - lane.table.rows
+        if (
+            head is None
+            or room <= 0
+            or any(_impatient(entry.started_ns, view.lane_of(entry.model), now) for entry in view.stack)
+        ):
+            return 0
+        if top is None:
+            return 1 if type(head.signature) is Alone or not lane.spec.joinable else _compatible(lane, room, now)
+        if top.signature != head.signature:
+            return 0
+        return lane.joining_rows(_compatible(lane, room, now))
+
+    def _score(self, view: View, lane: Lane | None, rows: int, now: int) -> Score:
+        """The measure of going on (no lane), or of starting ``rows`` of a lane on top of what is in flight."""
+        stack = [
+            Running(
+                view.lane_of(entry.model), entry.cursor, len(entry.requests), entry.signature, (entry.deadlines_ns,)
+            )
+            for entry in view.stack
+        ]
+        if lane is not None:
+            taken = lane.queue.peek(now, rows)
+            deadlines_ns = sorted(request.deadline_ns for request in taken)
+            stack.append(Running(lane, 0, len(taken), taken[0].signature, (deadlines_ns,)))
+        drained = drain(stack, now)
+        return self._with_those_left(view.lanes, lane, rows, drained.time_ns, drained.row_time_ns, drained.late, now)
+
+    def _with_those_left(
+        self,
+        lanes: Sequence[Lane],
+        started: Lane | None,
+        rows: int,
+        time_ns: int,
+        row_time_ns: float,
+        late: int,
+        now: int,
+    ) -> Score:
+        """Add what rows that wait, and rows to come, cost while and after ``time_ns``."""
+        cost = float(row_time_ns)
+        for lane in lanes:
+            solution = self._solution(lane, now)
+            left = len(lane.queue) - (rows if lane is started else 0)
+            cost += (
+                left * time_ns
+                + solution.rate_per_ns * time_ns * time_ns / 2
+                - solution.gain_rows * time_ns
+                + solution.after(left, time_ns)
+            )
+            if left:
+                late += _late_waiting(lane, solution, rows if lane is started else 0, left, now + time_ns, now)
+        return Score(late, cost)
+
+    # -- when the processor is free ------------------------------------------------------------------------------
+
+    def _start_or_wait(self, view: View, now: int) -> Choice:
+        best: Start | Wait | None = None
+        best_score: Score | None = None
+        for lane in most_urgent_first(view.lanes, now):
+            for choice, score in self._starts(lane, view, now):
+                if best_score is None or score < best_score:
+                    best, best_score = choice, score
+        return best
+
+    def _starts(self, lane: Lane, view: View, now: int) -> list[tuple[Start | Wait, Score]]:
+        head = lane.queue.head(now)
+        assert head is not None, "asked only about lanes in which something waits"
+        if type(head.signature) is Alone or not lane.spec.joinable:
+            return [(Start(lane, 1, Reason.START_ALONE), self._start_score(view, lane, 1, now))]
+        fits = _compatible(lane, lane.rows_max, now)
         solution = self._solution(lane, now)
-        stack = [(entry.cursor, len(entry.requests)) for entry in lane.table]
-        stay_ns, stay = _drain(sums, lane, stack)
-        join_ns, join = _drain(sums, lane, [*stack, (0, rows)])
-        return _cost(solution, join, join_ns, waiting - rows) < _cost(solution, stay, stay_ns, waiting)
+        advised = solution.start(len(lane.queue))
+        if advised == 0:
+            until_ns = self._waiting_ends(lane, fits, solution, now)
+            if (
+                until_ns > now
+                and not view.draining
+                and all(other is lane or not len(other.queue) for other in view.lanes)
+            ):
+                return [(Wait(until_ns), Score(0, 0.0))]
+        sizes = {min(advised or fits, fits)}
+        if head.deadline_ns < UNBOUNDED_NS:
+            sizes |= {fits, max(1, fits // 2), 1}
+        return [
+            (
+                Start(lane, size, Reason.START_FULL if size == lane.rows_max else Reason.START_IDLE),
+                self._start_score(view, lane, size, now),
+            )
+            for size in sorted(sizes, reverse=True)
+        ]
 
-    def _idle(self, view: View, now: int) -> Choice:
-        for lane in most_urgent_first(view.lanes, now):
-            head = lane.queue.head(now)
-            assert head is not None
-            if not lane.spec.joinable or type(head.signature) is Alone:
-                return Start(lane, 1, Reason.START_ALONE)
-            waiting = len(lane.queue)
-            rate = self._rates[lane.model].per_ns(now)
-            rows = self._solution(lane, now).start(waiting)
-            if rows == 0 and rate is not None:
-                until_ns = self._rates[lane.model].last_arrival_ns + int(3 / rate)
-                if now < until_ns:
-                    return Wait(until_ns)
-            rows = min(rows or waiting, lane.rows_max)
-            return Start(lane, rows, Reason.START_IDLE)
-        return None
+    def _start_score(self, view: View, lane: Lane, rows: int, now: int) -> Score:
+        time_ns = lane.sums_ns[rows][-1]
+        late = sum(request.deadline_ns < now + time_ns for request in lane.queue.peek(now, rows))
+        return self._with_those_left(view.lanes, lane, rows, time_ns, rows * time_ns, late, now)
+
+    def _waiting_ends(self, lane: Lane, fits: int, solution: Solution, now: int) -> int:
+        """Until when to wait for one more row: silence or the tightest deadline ends it."""
+        silence_ns = self._rates[lane.model].last_arrival_ns + int(SILENCE_GAPS / solution.rate_per_ns)
+        deadline_ns = min(request.deadline_ns for request in lane.queue.peek(now, fits))
+        return min(silence_ns, deadline_ns - lane.sums_ns[min(fits + 1, lane.rows_max)][-1])
+
+    def _solution(self, lane: Lane, now: int) -> Solution:
+        return self._controls[lane.model].at(self._rates[lane.model].per_ns(now) or 0.0)
 
 
-def _cost(solution: Solution, drained: float, time_ns: int, waiting: int) -> float:
-    return (
-        drained + waiting * time_ns + solution.rate_per_ns * time_ns * time_ns / 2
-        - solution.gain_rows * time_ns + solution.after(waiting, time_ns)
-    )
+def _compatible(lane: Lane, rows: int, now: int) -> int:
+    """Rows of the head's signature that wait, at most ``rows``."""
+    return min(rows, len(lane.queue)) if lane.queue.uniform else len(lane.queue.peek(now, rows))
 
 
-def _drain(sums: tuple[tuple[int, ...], ...], lane: Lane, stack: list[tuple[int, int]]) -> tuple[int, float]:
-    """Time and row-time to finish a stack, top first, merging where sub-batches meet."""
-    stack = list(stack)
-    total_ns, cost, inside = 0, 0, sum(rows for _, rows in stack)
-    while stack:
-        cursor, rows = stack.pop()
-        if stack and stack[-1][0] >= cursor and rows + stack[-1][1] <= lane.rows_max:
-            below, mates = stack.pop()
-            step_ns = sums[rows][below] - sums[rows][cursor]
-            stack.append((below, rows + mates))
-            done = 0
-        else:
-            step_ns = sums[rows][-1] - sums[rows][cursor]
-            done = rows
-        cost += inside * step_ns
-        total_ns += step_ns
-        inside -= done
-    return total_ns, cost
+def _impatient(started_ns: int, lane: Lane, now: int) -> bool:
+    return now - started_ns > (PATIENCE + 1) * lane.sums_ns[lane.rows_max][-1]
+
+
+def _late_waiting(lane: Lane, solution: Solution, skipped: int, left: int, free_ns: int, now: int) -> int:
+    """Of the rows that stay in the queue, how many will end late if batches start from ``free_ns`` on."""
+    head = lane.queue.head(now)
+    if head is None or head.deadline_ns == UNBOUNDED_NS:
+        return 0
+    late = 0
+    waiting = lane.queue.peek(now, skipped + 2 * lane.rows_max)[skipped:]
+    at = 0
+    while at < len(waiting):
+        rows = min(solution.start(len(waiting) - at) or lane.rows_max, lane.rows_max, len(waiting) - at)
+        free_ns += lane.sums_ns[rows][-1]
+        late += sum(request.deadline_ns < free_ns for request in waiting[at : at + rows])
+        at += rows
+    return late
