@@ -9,19 +9,20 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import Report, parser, progress, progress_end, run_script
-from bench.paper_cells import Cell, Row, run
+from bench.paper_cells import NAMES, Cell, Row, controls_needed, run, solved, use_controls
 from bench.paper_claims import Claim, claims
 from bench.paper_results import Results
 from bench.paper_studies import STUDIES, Plan
-from lazybatch.core import policies
 from lazybatch.errors import InvalidInput
 
 WORKERS = 2
@@ -43,7 +44,9 @@ def options() -> argparse.ArgumentParser:
     made = parser("The paper's evaluation, simulated.", EPILOG)
     made.add_argument("-o", "--output", type=Path, default=Path("out/bench/paper"), metavar="DIR", help="(%(default)s)")
     made.add_argument("--studies", nargs="+", default=list(STUDIES), metavar="S", help=f"of {', '.join(STUDIES)} (all)")
-    made.add_argument("--policies", nargs="+", metavar="P", help=f"of {', '.join(policies.names())} (all)")
+    made.add_argument("--policies", nargs="+", metavar="P", help=f"of {', '.join(NAMES)} (all)")
+    made.add_argument("--seeds", type=int, metavar="N", help="runs of each point (5)")
+    made.add_argument("--requests", type=int, metavar="N", help="requests of a run at low rates (1000)")
     made.add_argument("--no-plots", action="store_true", help="JSON and table only; needs no matplotlib")
     return made
 
@@ -53,13 +56,22 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
     for study in chosen.studies:
         if study not in STUDIES:
             raise InvalidInput(f"unknown study {study!r}; known are {', '.join(STUDIES)}")
-    names = tuple(dict.fromkeys(chosen.policies or policies.names()))
+    names = tuple(dict.fromkeys(chosen.policies or NAMES))
     for name in names:
-        policies.by_name(name)
+        if name not in NAMES:
+            raise InvalidInput(f"unknown policy {name!r}; known are {', '.join(NAMES)}")
     if not {"graph", "lazy"} <= set(names):
         raise InvalidInput(f"the policies must include 'graph' and 'lazy', which all others are compared with: {names}")
-    if not chosen.quick:
-        return Plan(names)
+    for option in ("seeds", "requests"):
+        if getattr(chosen, option) is not None and getattr(chosen, option) < 1:
+            raise InvalidInput(f"--{option} must be at least 1, got {getattr(chosen, option)}")
+    plan = _quick(names) if chosen.quick else Plan(names)
+    if chosen.requests is not None:
+        plan = replace(plan, requests=chosen.requests, seconds=chosen.requests / 1000)
+    return plan if chosen.seeds is None else replace(plan, seeds=tuple(range(1, chosen.seeds + 1)))
+
+
+def _quick(names: tuple[str, ...]) -> Plan:
     return Plan(
         names,
         rates=(64, 500, 4000),
@@ -70,7 +82,9 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
         seconds=0.1,
         targets_ms=(20, 60, 100),
         models=("resnet50", "transformer"),
-        others=("mobilenet", "bert-base"),
+        others=("mobilenet",),
+        batches=(16, 64),
+        pairs=("18,18", "18,24"),
     )
 
 
@@ -78,7 +92,13 @@ def run_all(cells: Sequence[Cell]) -> list[Row]:
     """The rows of all cells in their order, on at most two processes."""
     rows: list[Row] = []
     context = multiprocessing.get_context("spawn")
+    # Two processes with a linear algebra thread per core each would fight for the cores.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    needed = controls_needed(cells)
+    progress(f"solving {len(needed)} controls")
     with ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
+        controls = dict(zip(needed, pool.map(solved, needed), strict=True))
+    with ProcessPoolExecutor(WORKERS, context, use_controls, (controls,)) as pool:
         for number, found in enumerate(pool.map(run, cells, chunksize=4), start=1):
             rows += found
             progress(f"{number} of {len(cells)} runs")

@@ -6,7 +6,7 @@ Must not know: which figure a cell belongs to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -17,12 +17,15 @@ from graphs.npu.network import Network
 from graphs.npu.transformer import build as transformer
 from lazybatch import bounds
 from lazybatch.core import policies
+from lazybatch.core.control import Control
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies.base import Choice, Policy, View
+from lazybatch.core.policies.lookahead import Lookahead
 from lazybatch.errors import InvalidInput
 from lazybatch.simulator import SimulationResult, simulate
+from lazybatch.solver import solve
 from lazybatch.workload import Stream, merge, poisson
 
 Row = dict[str, Any]
@@ -69,6 +72,44 @@ def table(profile: str) -> LatencyTable:
     return latency_table(network)
 
 
+NAMES = tuple(dict.fromkeys((*policies.names(), "lookahead")))
+"""Policies that can be asked for, besides graph batching with a window."""
+
+
+_controls: dict[tuple[str, int], Control] = {}
+
+
+def controls_needed(cells: Iterable[Cell]) -> list[tuple[str, int]]:
+    """(profile, max_batch) of every control that the default policy consults in these cells."""
+    return sorted({(name, cell.max_batch) for cell in cells if cell.policy == "lookahead" for name in cell.profiles})
+
+
+def solved(key: tuple[str, int]) -> Control:
+    """The control of a profile and a largest batch; seconds of work."""
+    return solve(table(key[0]), key[1])
+
+
+def use_controls(controls: Mapping[tuple[str, int], Control]) -> None:
+    """Give this process controls that were solved before; missing ones are solved when first needed."""
+    _controls.update(controls)
+
+
+def _control(profile: str, max_batch: int) -> Control:
+    key = (profile, max_batch)
+    if key not in _controls:
+        _controls[key] = solved(key)
+    return _controls[key]
+
+
+def _made(cell: Cell) -> Policy:
+    name, _, window = cell.policy.partition(":")
+    if window:
+        return policies.by_name(name, window_ns=round(float(window) * MS))
+    if name == "lookahead":
+        return Lookahead({table(profile).model: _control(profile, cell.max_batch) for profile in cell.profiles})
+    return policies.by_name(name)
+
+
 def sla_blind(policy: str) -> bool:
     """Whether a policy does the same whatever the SLA target, so that one run serves for all targets."""
     return policy.partition(":")[0] in ("serial", "graph", "cellular")
@@ -102,8 +143,7 @@ def _predicted_left_ns(profile: str, dec_timesteps: int) -> tuple[int, ...]:
 
 def policy_of(cell: Cell) -> Policy:
     """The cell's policy, made anew. Raises `InvalidInput` for an unknown one."""
-    name, _, window = cell.policy.partition(":")
-    made = policies.by_name(name, window_ns=round(float(window) * MS)) if window else policies.by_name(name)
+    made = _made(cell)
     if cell.dec_timesteps is None or sla_blind(cell.policy):
         return made
     return Predicting(made, _predicted_left_ns(cell.profiles[0], cell.dec_timesteps))

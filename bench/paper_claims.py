@@ -254,7 +254,7 @@ def max_batch(results: Results) -> Claim:
 
     def line(policy: str) -> str:
         parts = []
-        for rows in (16, 32, 64):
+        for rows in sorted({row["max_batch"] for row in results.of("max_batch")}):
             ratios = [
                 _average(results.ratio("max_batch", policy, choose=statistics.fmean, max_batch=rows, model=model))
                 for model in MAIN

@@ -18,7 +18,7 @@ MAIN = ("resnet50", "gnmt", "transformer")
 OTHERS = ("vgg16", "mobilenet", "las", "bert-base")
 TOGETHER = ("mobilenet", "resnet50", "transformer", "gnmt")
 WINDOWS_MS = (5, 25, 50, 75, 95)
-PAIRS = {"as English-German": "18,18", "longer output": "18,24", "shorter output": "18,12", "longer input": "24,18"}
+PAIRS = {"18,18": "as English-German", "18,24": "longer output", "18,12": "shorter output", "24,18": "longer input"}
 """Mean words in and out; the paper names Russian-English and English-French without lengths."""
 
 
@@ -36,6 +36,8 @@ class Plan:
     targets_ms: tuple[float, ...] = (10, 20, 30, 40, 60, 80, 100)
     models: tuple[str, ...] = MAIN
     others: tuple[str, ...] = OTHERS
+    batches: tuple[int, ...] = (16, 32, 64)
+    pairs: tuple[str, ...] = tuple(PAIRS)
 
     @property
     def windowed(self) -> tuple[str, ...]:
@@ -126,7 +128,7 @@ def dec_timesteps(plan: Plan) -> Iterator[Cell]:
 def max_batch(plan: Plan) -> Iterator[Cell]:
     """Sensitivity to the largest batch."""
     make = _Maker(plan, "max_batch")
-    for model, rows, policy in product(plan.models, (16, 32, 64), plan.all_policies):
+    for model, rows, policy in product(plan.models, plan.batches, plan.all_policies):
         make.add([model], policy, 500, max_batch=rows)
     yield from make.cells
 
@@ -134,9 +136,8 @@ def max_batch(plan: Plan) -> Iterator[Cell]:
 def language_pairs(plan: Plan) -> Iterator[Cell]:
     """Sensitivity to the lengths of the translation."""
     make = _Maker(plan, "language_pairs")
-    for pair, lengths in PAIRS.items():
-        for policy in plan.all_policies:
-            make.add([f"transformer@{lengths}"], policy, 250, extra={"pair": pair})
+    for lengths, policy in product(plan.pairs, plan.all_policies):
+        make.add([f"transformer@{lengths}"], policy, 250, extra={"pair": PAIRS[lengths]})
     yield from make.cells
 
 

@@ -107,6 +107,8 @@ def test_the_script_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (["--studies", "fig99"], "unknown study 'fig99'"),
         (["--policies", "graph", "lazy", "magic"], "unknown policy 'magic'"),
         (["--policies", "serial"], "must include"),
+        (["--seeds", "0"], "--seeds must be at least 1"),
+        (["--requests", "-5"], "--requests must be at least 1"),
     ],
 )
 def test_bad_options(arguments: list[str], culprit: str, capsys: pytest.CaptureFixture[str]) -> None:
