@@ -169,10 +169,11 @@ def best_graph_total_latency_ns(table: LatencyTable, rows_max: int, arrivals_ns:
     for i, at_ns in enumerate(arrivals_ns, start=1):
         labels: list[Label] = []
         for rows in range(1, min(i, rows_max) + 1):
-            for end_ns, total in fronts[i - rows]:
+            for end_ns, total in fronts[-rows]:
                 ends_ns = max(end_ns, at_ns) + whole[rows - 1]
                 labels.append((ends_ns, total + rows * ends_ns))
         fronts.append(_pareto(labels))
+        del fronts[:-rows_max]
     return min(total for _, total in fronts[-1]) - sum(arrivals_ns)
 
 
