@@ -72,6 +72,21 @@ class Results:
             found.setdefault(point[0], []).append(choose(others) / mine if mine > 0 else float("nan"))
         return {rate: statistics.median(values) for rate, values in found.items()}
 
+    def limit(self, bound: str, model: str) -> dict[float, float]:
+        """Per rate, the best window's mean latency over a bound of the same arrivals: no policy's ratio is higher.
+
+        Rates at which the bound was not computed are left out.
+        """
+        found: dict[float, list[float]] = {}
+        for row in self.of("fig12_13", policy="bounds", model=model):
+            if bound in row:
+                point = (row["rate_rps"], row["seed"])
+                windows = [
+                    self.value("mean_all_ms", window, point, "fig12_13", model=model) for window in self.windowed
+                ]
+                found.setdefault(point[0], []).append(best(windows) / row[bound])
+        return {rate: statistics.median(values) for rate, values in found.items()}
+
     def mean(self, metric: str, study: str, **where: Any) -> float:
         """Mean of a figure over the rows."""
         return statistics.fmean(row[metric] for row in self.of(study, **where))

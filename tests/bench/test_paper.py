@@ -66,11 +66,16 @@ def test_ratios_are_taken_run_by_run() -> None:
     """The best window over the policy, per rate; overload is left out of the average and decides throughput."""
     rows = [*_rows("graph", 1.5), *_rows("graph:5", 6.0), *_rows("graph:95", 90.0), *_rows("lazy", 2.0)]
     rows[-1] |= {"mean_ms": 60.0, "throughput_rps": 80.0}
+    rows[:] = [{**row, "mean_all_ms": row["mean_ms"]} for row in rows]
+    bound = {"node_capacity_rps": 11.0, "capacity_rps": 10.0, "lower_bound_ms": 1.25}
+    rows += [{**row, **bound, "policy": "bounds"} for row in _rows("bounds", 0.0)]
     report = Report("test")
     found = claims(Results(rows, ("graph:5", "graph:95"), ("graph", "lazy")), report, ["fig12_13"])
     assert report.figures["latency_over_best_window/resnet50/lazy"]["value"] == pytest.approx(3.0)
     assert report.figures["throughput_over_best_window/resnet50/lazy"]["value"] == pytest.approx(0.8)
-    assert "lazy: 3.00 times the best window, 0.75 times GraphB(0)" in [claim.ours for claim in found][2]
+    latency, throughput = found[2].ours, found[4].ours
+    assert latency == "lazy: 3.00 times the best window, 0.75 times GraphB(0); no policy can have more than 4.80"
+    assert throughput.endswith("capacity at node level over graph level: 1.10")
 
 
 def test_every_study_names_runnable_cells() -> None:
