@@ -178,7 +178,13 @@ def boundary_traits(
     for name, trait in traits.items():
         if trait.kind in (Kind.SHARED, Kind.SIZE) and name in marks.data:
             why = "it has no axis for the rows, yet may depend on their values"
-            traits[name] = replace(trait, kind=Kind.OPAQUE, why=why)
+            mixes = trait.dims is None or 0 not in trait.dims
+            traits[name] = replace(trait, kind=Kind.OPAQUE, why=why, mixes=mixes)
+    if tolerance is None:
+        for node in optimised.proto.graph.node:
+            for name in node.output:
+                if name in marks.data and name in traits and traits[name].mixes:
+                    return traits, f"operator {node.op_type} (makes {name!r}) ties rows together: {traits[name].why}"
     for name, axis in scanned(optimised.proto.graph):
         if name in traits and traits[name].kind is Kind.ROWS and traits[name].axis == axis:
             return traits, f"operator Scan walks over the rows of the batch ({name!r}), carrying a state between them"

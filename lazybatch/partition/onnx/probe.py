@@ -22,13 +22,21 @@ from lazybatch.partition.pieces import Kind
 TOLERANCE = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-9}
 """Largest |joined - alone| over the row's own magnitude that kernels of one precision may differ by."""
 
+ROUGHLY = 1e-2
+"""Inner values may cancel and lose digits; a row that is another row's, or a mean over rows, is further off."""
+
 Outcome = dict[str, Array]
 Runner = Callable[[Feeds], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """What the probes proved of one value. shape: at one row, None per dimension that was seen to vary."""
+    """What the probes proved of one value.
+
+    dims: sizes, None per dimension that was seen to vary. why: what keeps it from being any proven kind.
+    mixes: whether it cannot be laid out as one part per row at all: then, if it was made from rows, it ties them
+    together, even where a model's outputs show nothing of it (a threshold that no probe reached).
+    """
 
     kind: Kind
     dtype: str
@@ -37,6 +45,7 @@ class Trait:
     proportional: tuple[bool, ...] | None = None
     dims: tuple[int | None, ...] | None = None
     why: str | None = None
+    mixes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +105,7 @@ def probe(
                 return refused
     spoiled = _poisoned(ports, candidate, recipes, run, traits, tolerance)
     for name, why in spoiled.items():
-        traits[name] = Trait(Kind.OPAQUE, traits[name].dtype, dims=traits[name].dims, why=why)
+        traits[name] = Trait(Kind.OPAQUE, traits[name].dtype, dims=traits[name].dims, why=why, mixes=True)
     broken = next((f"output {name!r}: {spoiled[name]}" for name in outputs if name in spoiled), None)
     return Evidence(candidate, 4 if broken is None else 3, broken, traits, gap, grew or {})
 
@@ -145,17 +154,17 @@ def classify(name: str, trial: Trial, tolerance: float | None) -> Trait:
     dtype = str(first.dtype) if first.dtype.kind not in "OSU" else "object"
     shapes = [run[name].shape for run in (*trial.alone, trial.pair, trial.joined)]
     if len({len(shape) for shape in shapes}) > 1:
-        return Trait(Kind.OPAQUE, dtype, why="its number of dimensions depends on the number of rows")
+        return Trait(Kind.OPAQUE, dtype, why="its number of dimensions depends on the number of rows", mixes=True)
     dims = tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
     axis = _axis(name, trial)
     if axis == -2:
         why = "at more rows its shape changes, but not by one axis growing with the rows"
-        return Trait(Kind.OPAQUE, dtype, dims=dims, why=why)
+        return Trait(Kind.OPAQUE, dtype, dims=dims, why=why, mixes=True)
     if axis == -1:
         return _unbatched(name, trial, dtype, dims)
     why_not = _rows_differ(name, trial, axis, dtype, tolerance)
     if why_not is not None:
-        return Trait(Kind.OPAQUE, dtype, dims=dims, why=why_not)
+        return Trait(Kind.OPAQUE, dtype, dims=dims, why=why_not, mixes=not _interleaved(name, trial, axis, dtype))
     return Trait(Kind.ROWS, dtype, axis=axis, unit=trial.alone[0][name].shape[axis] == 1, dims=dims)
 
 
@@ -168,7 +177,9 @@ def agree(a: Trait, b: Trait) -> Trait:
         dims = tuple(x if x == y else None for x, y in zip(a.dims, b.dims, strict=True))
     same_proof = (a.kind, a.axis, a.proportional, a.dtype) == (b.kind, b.axis, b.proportional, b.dtype)
     if dims is None or not same_proof:
-        return Trait(Kind.OPAQUE, a.dtype, dims=dims, why="it follows the rows in one way for some inputs only")
+        return Trait(
+            Kind.OPAQUE, a.dtype, dims=dims, why="it follows the rows in one way for some inputs only", mixes=True
+        )
     return replace(a, dims=dims, unit=a.unit and b.unit)
 
 
@@ -190,7 +201,8 @@ def _unbatched(name: str, trial: Trial, dtype: str, dims: tuple[int | None, ...]
     """SHARED or SIZE: equal in every run, or an integer multiple of the rows element by element."""
     one, two, three = trial.alone[0][name], trial.pair[name], trial.joined[name]
     if not all(same(run[name], one) for run in trial.alone) or not same(trial.turned[name], three):
-        return Trait(Kind.OPAQUE, dtype, dims=dims, why="it has no axis for the rows, yet depends on their values")
+        why = "it has no axis for the rows, yet depends on their values"
+        return Trait(Kind.OPAQUE, dtype, dims=dims, why=why, mixes=0 not in one.shape)
     if same(one, two) and same(one, three):
         return Trait(Kind.SHARED, dtype, dims=dims)
     if one.dtype.kind in "iu":
@@ -211,6 +223,23 @@ def _rows_differ(name: str, trial: Trial, axis: int, dtype: str, tolerance: floa
                 worst = _difference(part, wanted[row])
                 return f"a row changes by up to {worst:.3g} when other rows share its batch"
     return None
+
+
+def _interleaved(name: str, trial: Trial, axis: int, dtype: str) -> bool:
+    """Whether each row still has its own part, though not in one stretch (heads or time before rows), or roughly so.
+
+    Whole numbers are let pass: among them are positions of rows in the batch, which no row can be given alone.
+    """
+    if trial.joined[name].dtype.kind in "iu":
+        return True
+    share, rows = trial.alone[0][name].shape[axis], len(trial.alone)
+    for outer in (size for size in range(1, share + 1) if share % size == 0):
+        got = trial.joined[name]
+        apart = got.reshape(*got.shape[:axis], outer, rows, share // outer, *got.shape[axis + 1 :])
+        parts = [np.take(apart, row, axis=axis + 1).reshape(trial.alone[0][name].shape) for row in range(rows)]
+        if all(close(part, run[name], dtype, ROUGHLY) for part, run in zip(parts, trial.alone, strict=True)):
+            return True
+    return False
 
 
 def close(got: Array, want: Array, dtype: str, tolerance: float | None) -> bool:
