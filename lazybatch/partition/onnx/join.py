@@ -186,7 +186,10 @@ def boundary_traits(
                 if name in marks.data and name in traits and traits[name].mixes:
                     return traits, f"operator {node.op_type} (makes {name!r}) ties rows together: {traits[name].why}"
     for name, axis in scanned(optimised.proto.graph):
-        if name in traits and traits[name].kind is Kind.ROWS and traits[name].axis == axis:
+        ranks = {port.name: len(port.dims or ()) for port in verdict.ports}
+        rank = ranks.get(name, len(traits[name].dims or ()) if name in traits else 0)
+        rows = verdict.candidate.get(name, traits[name].axis if name in traits else None)
+        if rows == (axis + rank if axis < 0 else axis):
             return traits, f"operator Scan walks over the rows of the batch ({name!r}), carrying a state between them"
     return traits, None
 

@@ -76,7 +76,7 @@ def _open_plain(source: Source, first: Exception, opener: Opener) -> Any:
     try:
         return opener(source.loadable(), optimise=False, folder=_folder(source))
     except Exception as error:
-        raise ModelError(f"{source.path}: {one_line(error)}") from first
+        raise ModelError(f"{source.path}: ONNX Runtime refuses it: {one_line(error)}") from first
 
 
 def _reload(path: Path, opener: Opener) -> str | None:
