@@ -46,7 +46,7 @@ class OrtExecutor:
         if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int) or max_batch_size < 1:
             raise InvalidInput(f"max_batch_size must be a positive integer, got {max_batch_size!r}")
         self._partition = partition
-        self._pieces = pieces
+        self.pieces = pieces
         self._store = RowStore(partition, max_batch_size if partition.joinable else 1, with_buffers=on_cpu)
         self._bindable = [all(map(self._store.has_buffer, (*p.inputs, *p.outputs))) for p in partition.pieces]
         self._live: dict[int, SubBatch] = {}
@@ -67,6 +67,11 @@ class OrtExecutor:
         self._scratch_bytes += max(0, (resident_bytes() or 0) - (before or 0))
         return self.memory()
 
+    @property
+    def buffer_sets(self) -> int:
+        """How many sub-batches have been in flight at once, or were planned for."""
+        return len(self._store.pool)
+
     def memory(self) -> MemoryPlan:
         """What is planned so far: weights as loaded, all buffers, and the scratch memory measured by `plan`."""
         return MemoryPlan(self._weights_bytes, self._store.pool.nbytes, self._scratch_bytes)
@@ -75,7 +80,7 @@ class OrtExecutor:
         """Run all nodes on copies of one row, without results."""
         self.open(_REHEARSAL, {_REHEARSAL: row}, rows)
         try:
-            for node in range(len(self._pieces)):
+            for node in range(len(self.pieces)):
                 self.run(_REHEARSAL, node)
         finally:
             self.discard(_REHEARSAL)
@@ -94,7 +99,7 @@ class OrtExecutor:
         if node != state.cursor:
             raise InvariantError(f"sub-batch {sub_batch} stands at node {state.cursor}, not {node}")
         step = state.frame.steps[node]
-        if step is None and self._bindable[node] and state.layout.knows(self._pieces[node].outputs):
+        if step is None and self._bindable[node] and state.layout.knows(self.pieces[node].outputs):
             step = state.frame.steps[node] = self._bind(state, node)
         if step is None:
             self._run_free(state, node)
@@ -102,7 +107,7 @@ class OrtExecutor:
             try:
                 step()
             except Exception as error:
-                raise self._pieces[node].failure(error) from error
+                raise self.pieces[node].failure(error) from error
         state.cursor = node + 1
 
     def merge(self, target: int, source: int) -> None:
@@ -132,8 +137,8 @@ class OrtExecutor:
     def close(self, sub_batch: int) -> dict[int, Any]:
         """Results by request: a dict of arrays of their own. See `Partition` for what has a batch axis."""
         state = self._live[sub_batch]
-        if state.cursor != len(self._pieces):
-            raise InvariantError(f"sub-batch {sub_batch} closed at node {state.cursor} of {len(self._pieces)}")
+        if state.cursor != len(self.pieces):
+            raise InvariantError(f"sub-batch {sub_batch} closed at node {state.cursor} of {len(self.pieces)}")
         results: dict[int, dict[str, Any]] = {request: {} for request in state.requests}
         for name in self._partition.outputs:
             for request, value in zip(state.requests, self._store.scatter(state, name), strict=True):
@@ -158,7 +163,7 @@ class OrtExecutor:
 
     def _bind(self, state: SubBatch, node: int) -> Step | None:
         """The call that runs a node on this sub-batch's buffers; None where ONNX Runtime would not write to them."""
-        piece = self._pieces[node]
+        piece = self.pieces[node]
         self._store.make_room(state, piece.outputs)
 
         def places(names: Sequence[str]) -> list[Place]:
@@ -172,7 +177,7 @@ class OrtExecutor:
 
     def _run_free(self, state: SubBatch, node: int) -> None:
         """Run a node with outputs allocated by ONNX Runtime; learn their shapes, and store what has a buffer."""
-        piece, store = self._pieces[node], self._store
+        piece, store = self.pieces[node], self._store
         outputs = piece.run(
             {name: store.view(state, name) if store.has_buffer(name) else state.values[name] for name in piece.inputs}
         )

@@ -43,7 +43,7 @@ class OrtModel:
         self._providers = provider_names(providers)
         device = "cuda" if CUDA in self._providers else "cpu"
         before = resident_bytes()
-        self._pieces = [
+        self.pieces = [
             OrtPiece.of(
                 piece.name,
                 open_session(piece.path, optimise=False, threads=threads, providers=self._providers),
@@ -100,7 +100,7 @@ class OrtModel:
 
         Raises `ExecutionError` naming the node that failed.
         """
-        return run_chain(self._pieces, feeds, self.partition.outputs)
+        return run_chain(self.pieces, feeds, self.partition.outputs)
 
     def executor(self, *, max_batch_size: int) -> OrtExecutor:
         """A fresh executor, with memory planned for ``max_batch_size`` rows of the shape the partition was made with.
@@ -109,7 +109,7 @@ class OrtModel:
         """
         made = OrtExecutor(
             self.partition,
-            self._pieces,
+            self.pieces,
             max_batch_size=max_batch_size,
             on_cpu=self._providers == [CPU],
             weights_bytes=self._weights_bytes,
