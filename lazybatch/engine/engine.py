@@ -178,7 +178,7 @@ class Engine:
     def _entry(self, request: Request, row: Row, limit_ns: int | None) -> Entry:
         future = RequestFuture(on_own_thread=self.on_own_thread)
         entry = Entry(request, row, limit_ns, future)
-        future.bind(partial(self._cancel, entry))
+        future.bind(partial(self._cancel, entry), partial(getattr, entry, "running"))
         return entry
 
     # -- ends that do not wait for the engine thread -----------------------------------------------------------------
@@ -227,7 +227,7 @@ class Engine:
         if not drain:
             self._end_waiting(running=False)
         if not self._threaded:
-            while not self._driver.finished and not self._ended.is_set():
+            while not self._ended.is_set():
                 self.step_and_wait()
         if self._ended.wait(None if until is None else max(0.0, until - monotonic())):
             return True
@@ -239,8 +239,15 @@ class Engine:
 
     def step(self) -> bool:
         """One turn of the loop, for engines without a thread: whether a node ran."""
+        if self._threaded:
+            raise InvalidInput("this engine has its own thread; step is for engines made with threaded=False")
+        if self._ended.is_set():
+            return False
         self._timers.fire(self._clock.now_ns())
-        return self._driver.turn()
+        ran = self._turn(self._driver.turn)
+        if self._driver.finished:
+            self._end_threads()
+        return ran
 
     def next_wakeup_ns(self) -> int | None:
         """After `step` returned False: when to call it again at the latest; None: when something was submitted."""
@@ -249,10 +256,8 @@ class Engine:
 
     def step_and_wait(self) -> None:
         """One turn; when nothing ran, wait (or let the stepped clock jump) until there may be something."""
-        if not self._turn(self.step) and not self._driver.finished:
+        if not self.step() and not self._ended.is_set():
             self._clock.wait(self._mailbox, self.next_wakeup_ns())
-        if self._driver.finished:
-            self._end_threads()
 
     @property
     def scheduler(self) -> Scheduler:
