@@ -93,7 +93,8 @@ MIXERS = {
         "operator NonZero (makes 'y') returns as many rows as it finds",
     ),
     "the best rows of the batch": (
-        f"g ({ROW} {{ s = Shape(x) i = Constant<value = int64[1] {{0}}>() n = Gather(s, i) y, k = TopK<axis=0>(x, n) }}",
+        f"""g ({ROW} {{ s = Shape(x) i = Constant<value = int64[1] {{0}}>() n = Gather(s, i)
+        y, k = TopK<axis=0>(x, n) }}""",
         "",
     ),
     "a scale of the whole tensor": (
@@ -272,7 +273,7 @@ def test_no_acceptable_input_is_a_reason(tmp_path: Path) -> None:
 def test_fixed_dimensions_are_a_reason(tmp_path: Path) -> None:
     """A model without any free axis is served whole, one request at a time, and says so."""
     partition = cut("g (float[1,4] x) => (float[1,4] y) { a = Relu(x) y = Neg(a) }", tmp_path)
-    assert partition.reason == "no input has a free axis: every dimension is fixed"
+    assert partition.reason == "no input has a batch axis: every dimension is fixed"
     assert partition.boundaries["x"].kind is Kind.SHARED
     assert partition.boundaries["y"].kind is Kind.OPAQUE
     assert len(partition.pieces) == 2

@@ -81,6 +81,7 @@ def one_line(error: BaseException) -> str:
     cause = error.__cause__ if isinstance(error, ModelError) and error.__cause__ is not None else error
     text = re.sub(r"^\d+ : [A-Z_]+ : ", "", reason(cause))
     text = re.sub(r"^Load model (from .+? )?failed:\s*", "", text)
+    text = re.sub(r"/\S+\.(cc|h):\d+ \S+\([^)]*\) ", "", text)
     return text[:400]
 
 
