@@ -33,7 +33,7 @@ from lazybatch.partition.onnx.taint import Marks, inlined, spread
 from lazybatch.partition.pieces import Kind
 
 NO_INPUT = "no input found that the model accepts; pass example_inputs"
-NO_AXIS = "no input has a free axis: every dimension is fixed"
+NO_AXIS = "no input has a batch axis: every dimension is fixed"
 
 
 @dataclass(frozen=True, slots=True)

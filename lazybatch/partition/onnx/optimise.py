@@ -14,7 +14,7 @@ from typing import Any
 import networkx as nx
 import onnx
 
-from lazybatch.errors import ModelError
+from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.executors.ort_session import WEIGHTS_FILE
 from lazybatch.partition.onnx.liveness import reads
 from lazybatch.partition.onnx.source import Port, Source, external_tensors, one_line, ports_of
@@ -42,12 +42,14 @@ class Optimised:
 def optimise(source: Source, directory: Path, opener: Opener) -> Optimised:
     """Write the optimised model into the directory and read it back without its weights.
 
-    Raises `ModelError` where the runtime refuses the model.
+    Raises `ModelError` where the runtime refuses the model, `InvalidInput` for options it cannot have.
     """
     path = directory / WHOLE_FILE
     try:
         session = opener(source.loadable(), optimise=True, save_to=path, folder=_folder(source))
         note = None
+    except InvalidInput:
+        raise
     except Exception as error:
         path.unlink(missing_ok=True)
         (directory / WEIGHTS_FILE).unlink(missing_ok=True)
