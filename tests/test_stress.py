@@ -150,7 +150,7 @@ def storm(seed: int, *, clients: int, duration_s: float, drain: bool, timeout: f
         policy="lazy" if seed % 2 else "graph",
         sla=0.05,
         max_batch_size=8,
-        queue_capacity=24,
+        queue_capacity=12,
         levels={1: lb.Level(0.002), 2: lb.Level(0.002, "demote")},
         ageing=0.01,
     )

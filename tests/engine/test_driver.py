@@ -11,7 +11,7 @@ import pytest
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.policies import GraphBatching, LazyBatching, Start, View, Wait
 from lazybatch.core.request import Request
-from lazybatch.core.task import Reason, Task
+from lazybatch.core.task import Merge, Reason, Task
 from lazybatch.engine import Engine, SteppedClock
 from lazybatch.errors import ExecutionError
 from lazybatch.metrics import Observer, Outcome
@@ -383,3 +383,61 @@ def test_padding_is_counted_and_dropped() -> None:
     run_dry(engine)
     assert [future.result() for future in futures] == [12.0, 13.0, 14.0]
     assert engine.stats().padding_rows == 2
+
+
+def test_observers_see_preemptions_and_merges() -> None:
+    """The two events that make node-level scheduling are reported with their sub-batches."""
+    seen: list[str] = []
+
+    class Marks(Observer):
+        def preempted(self, now_ns: int, task: Task) -> None:
+            seen.append(f"{task.preempted} for {task.sub_batch}")
+
+        def merged(self, now_ns: int, merge: Merge) -> None:
+            seen.append(f"{merge.source} into {merge.target}")
+
+    engine, _ = stepped(served(AddChain()), policy=LazyBatching(), observers=[Marks()])
+    engine.submit("chain", rows(1), sla_ns=10**12)
+    engine.step()
+    engine.submit("chain", rows(2), sla_ns=10**12)
+    run_dry(engine)
+    assert seen == ["0 for 1", "1 into 0"]
+
+
+def test_a_row_the_scheduler_refuses_is_not_lost() -> None:
+    """Admission is exact, so the scheduler has room; should it ever refuse, the row fails instead of hanging."""
+    engine, _ = stepped(served(AddChain(), max_batch_size=1, queue_capacity=1))
+    engine.scheduler.add(Request(10**9, "chain", 0))
+    futures = engine.submit("chain", rows(1))
+    engine.step()
+    assert errors_of(futures) == ["ExecutionError"]
+    assert "refused an admitted row: Overloaded" in str(futures[0].exception())
+
+
+def test_a_scheduler_that_will_not_run_accepted_rows_cannot_hang_a_shutdown() -> None:
+    """While closing, rows that nothing will ever start are a fault of the scheduler: they fail and the engine ends."""
+    engine, _ = stepped(served(AddChain()))
+    futures = engine.submit("chain", rows(1))
+    engine.scheduler.schedule = lambda now: None  # type: ignore[method-assign]
+    assert engine.shutdown()
+    assert errors_of(futures) == ["ExecutionError"]
+    assert "the scheduler failed: InvariantError" in str(futures[0].exception())
+    accounts(engine.stats())
+
+
+def test_a_message_that_fails_does_not_lose_the_others() -> None:
+    """Rows whose arrival was not yet handled when the scheduler failed end as well, and their message is harmless."""
+    engine, _ = stepped(served(AddChain()))
+    first = engine.submit("chain", rows(1))
+    second = engine.submit("chain", rows(2))
+
+    def broken(request: Request) -> None:
+        raise SystemExit("add")
+
+    engine.scheduler.add = broken  # type: ignore[method-assign]
+    run_dry(engine)
+    assert errors_of(first + second) == ["ExecutionError", "ExecutionError"]
+    third = engine.submit("chain", rows(3))
+    run_dry(engine)
+    assert third[0].result() == 114.0
+    assert engine._driver._entries == {}

@@ -20,8 +20,8 @@ import pytest
 
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import LaneSpec
-from lazybatch.core.policies import GraphBatching, Policy, View
-from lazybatch.engine import Engine, ServedModel
+from lazybatch.core.policies import Choice, GraphBatching, Policy, View
+from lazybatch.engine import Engine, MonotonicClock, ServedModel
 from lazybatch.errors import InvalidInput, SelfWait
 from lazybatch.executors.base import Row
 from lazybatch.executors.callable import BatchFunction, CallableModel
@@ -163,6 +163,59 @@ def test_a_cancelled_call_of_a_callable_drops_only_that_row() -> None:
         assert first.cancel()
         gate.opened.set()
         assert second.result(LONG_S) == 4.0
+    accounts(engine.stats())
+
+
+def test_a_row_cancelled_while_a_worker_runs_its_node_leaves_before_the_next() -> None:
+    """The scheduler reports it as evicted when the node ends; the executor lets it go and its mate goes on."""
+    gate, sizes = Gate(), []
+
+    def before(node: int, values: np.ndarray) -> None:
+        sizes.append(len(values))
+        if node == 0:
+            gate()
+
+    model = AddChain(before=before)
+    one = served(model)
+    with running(ServedModel(one.spec, one.executor, pooled=True)) as engine:
+        first, second = engine.submit("chain", rows(1, 2))
+        assert gate.entered.wait(LONG_S)
+        assert first.cancel()
+        gate.opened.set()
+        assert second.result(LONG_S) == 113.0
+    assert sizes == [2, 1, 1]
+
+
+def test_a_call_that_outlives_its_scheduler_is_forgotten() -> None:
+    """When the scheduler fails while a worker is in a call, its rows fail at once; its late answer harms nobody."""
+
+    class Once:
+        needs_table = False
+        decisions = 0
+
+        def decide(self, view: View, now: int) -> Choice:
+            self.decisions += 1
+            if self.decisions == 2:
+                raise SystemExit("second decision")
+            return GraphBatching().decide(view, now)
+
+    gate = Gate()
+
+    def fn(values: list[float]) -> list[float]:
+        if 1.0 in values:
+            gate()
+            raise ValueError("too late")
+        return values
+
+    with running(pooled(fn), policy=Once(), processors=2) as engine:
+        first = engine.submit("fn", rows(1))
+        assert gate.entered.wait(LONG_S)
+        second = engine.submit("fn", rows(2))
+        wait(first + second, timeout=LONG_S)
+        assert errors_of(first + second) == ["ExecutionError", "ExecutionError"]
+        assert engine.submit("fn", rows(3))[0].result(LONG_S) == 3.0
+        gate.opened.set()
+        assert engine.submit("fn", rows(4))[0].result(LONG_S) == 4.0
     accounts(engine.stats())
 
 
@@ -308,6 +361,24 @@ def test_shutdown_without_drain_lets_a_running_call_finish() -> None:
     accounts(engine.stats())
 
 
+def test_shutdown_without_drain_retries_nothing() -> None:
+    """Rows of a call that fails during a shutdown without drain are not run again: they end."""
+    gate = Gate()
+
+    def fn(values: list[float]) -> list[float]:
+        gate()
+        raise ValueError("all of them")
+
+    engine = Engine([pooled(fn, max_batch_size=2)], GraphBatching())
+    futures = engine.submit("fn", rows(1, 2))
+    assert gate.entered.wait(LONG_S)
+    engine.close(drain=False)
+    gate.opened.set()
+    assert engine.shutdown(timeout=LONG_S)
+    assert set(errors_of(futures)) <= {"ShuttingDown", "ExecutionError"}
+    accounts(engine.stats())
+
+
 def test_shutdown_with_a_timeout_gives_up_on_a_stuck_node_but_on_no_future() -> None:
     """When time is up every row fails and the answer is False; once the node returns, a later shutdown says True."""
     gate = Gate()
@@ -370,6 +441,29 @@ def test_an_engine_that_cannot_go_on_fails_all_rows_and_closes() -> None:
     assert set(errors_of(futures)) <= {"ExecutionError", "ShuttingDown"}
     assert engine.shutdown(timeout=LONG_S)
     accounts(engine.stats())
+
+
+class Stopping(MonotonicClock):
+    """A clock that breaks when told to."""
+
+    broken = False
+
+    def now_ns(self) -> int:  # type: ignore[override]
+        """The time, or an error."""
+        if self.broken and threading.current_thread().name.endswith("-engine"):
+            raise OSError("no clock")
+        return super().now_ns()
+
+
+def test_an_engine_whose_thread_dies_still_ends() -> None:
+    """The worst case, in which not even resetting works: admission closes, shutdown returns and leaves no row open."""
+    clock = Stopping()
+    engine = Engine([served(AddChain())], GraphBatching(), clock=clock)
+    assert engine.submit("chain", rows(1))[0].result(LONG_S) == 112.0
+    clock.broken = True
+    left = engine.submit("chain", rows(2))
+    assert engine.shutdown(timeout=LONG_S)
+    assert errors_of(left + engine.submit("chain", rows(3))) == ["ShuttingDown", "ShuttingDown"]
 
 
 def test_a_stepped_engine_shuts_down_without_a_thread() -> None:
