@@ -1,18 +1,21 @@
-"""Driving an executor by hand, the way an engine would: together, or preempted and merged at random.
+"""Serving requests for a test: an executor driven by hand, preempted and merged at random, or a whole batcher.
 
-Owns: `answer`, what a caller must get for a single run's outputs, and the drivers `together` and `interleaved`.
-Must not know: how rows are laid out, the scheduler, the engine.
+Owns: `answer`, what a caller must get for a single run's outputs; the drivers of an executor `together` and
+`interleaved`; `batched`, the same through the public API.
+Must not know: how rows are laid out, how the scheduler decides.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+import lazybatch as lb
 from lazybatch.partition.pieces import Kind
 
 
@@ -52,6 +55,40 @@ def together(model: Any, requests: Sequence[Mapping[str, Any]], max_batch_size: 
     finally:
         executor.shutdown()
     return [answers[k] for k in range(len(rows))]
+
+
+def flat_table(model: Any, node_ns: int = 20_000) -> lb.LatencyTable:
+    """A latency table with equal nodes that gain from batching, so that a policy has reason to join rows."""
+    times = tuple((node_ns, 2 * node_ns) for _ in model.graph.nodes)
+    return lb.LatencyTable(
+        model=model.name,
+        nodes=tuple(node.name for node in model.graph.nodes),
+        batch_sizes=(1, 16),
+        median_ns=times,
+        high_ns=times,
+    )
+
+
+def batched(
+    model: Any, requests: Sequence[Mapping[str, Any]], policy: str, clients: int = 4, **options: Any
+) -> list[dict[str, Any]]:
+    """All requests through a `LazyBatcher`, submitted by several threads at once; answers in the order of requests."""
+    table = {"table": flat_table(model), "sla": 10.0} if policy == "lazy" else {}
+    futures: list[Any] = [None] * len(requests)
+    start = threading.Barrier(clients)
+
+    def submit(first: int) -> None:
+        start.wait()
+        for k in range(first, len(requests), clients):
+            futures[k] = batcher.submit(requests[k])
+
+    with lb.LazyBatcher(model, policy=policy, **table, **options) as batcher:
+        threads = [threading.Thread(target=submit, args=(first,)) for first in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [future.result(timeout=120) for future in futures]
 
 
 @dataclass

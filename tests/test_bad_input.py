@@ -83,7 +83,7 @@ def test_a_weight_file_that_is_missing(tmp_path: Path) -> None:
 
 
 def test_two_nodes_of_one_name(tmp_path: Path) -> None:
-    """ONNX Runtime refuses equal node names, the checker does not: nodes are known by position, so it is served right."""
+    """ONNX Runtime refuses equal node names; nodes are known by their position here, so it is served right."""
     nodes = [op("Relu", "x", "a", name="same"), op("Neg", "a", "y", name="same")]
     path = save(build(nodes, [value("x", F32, ["N", 2])], [value("y", F32, ["N", 2])]), tmp_path / "twice.onnx")
     with pytest.raises(Exception, match="same"):
@@ -200,7 +200,7 @@ def test_one_wrong_row_in_a_batch_admits_none(batcher: Any) -> None:
 
 def test_an_empty_batch(batcher: Any) -> None:
     """No rows are a mistake of the caller, and said so."""
-    with pytest.raises(InvalidInput, match="empty|no rows"):
+    with pytest.raises(InvalidInput, match=r"empty|no rows"):
         batcher.predict_batch([])
 
 

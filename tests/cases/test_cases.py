@@ -102,6 +102,17 @@ def test_preempted_and_merged(case: Case, seed: int, loaded: Any) -> None:
     one.check(answers[half:], f"interleaved (seed {seed}), second half")
 
 
+@pytest.mark.parametrize("case", EVERY)
+@pytest.mark.parametrize("policy", ["lazy", "graph"])
+def test_through_the_batcher(case: Case, policy: str, loaded: Any) -> None:
+    """Submitted by several threads at once, each request gets what a single run gives."""
+    one = loaded(case)
+    count = len(case.singles)
+    answers = serving.batched(one.model, [case.request(k % count) for k in range(3 * count)], policy, max_batch_size=8)
+    for turn in range(3):
+        one.check(answers[turn * count : (turn + 1) * count], f"{policy}, turn {turn}")
+
+
 def test_the_catalogue_is_whole() -> None:
     """Nothing dropped out of the catalogue unseen."""
     names = [parameters.values[0].name for parameters in EVERY]

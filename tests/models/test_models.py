@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import lazybatch as lb
 from tests import serving
 from tests.loading import load_fine
 from tests.models.zoo import MODELS, RealModel, signatures
@@ -93,3 +95,28 @@ def test_cancelled_rows_leave_the_others_alone(real: RealModel, loaded: Any) -> 
     assert any(answer is None for answer in answers)
     assert any(answer is not None for answer in answers)
     loaded(real).check(answers, rows, "with evictions")
+
+
+@pytest.mark.parametrize("real", EACH)
+@pytest.mark.parametrize("policy", ["lazy", "graph", "serial"])
+def test_through_the_batcher(real: RealModel, policy: str, loaded: Any) -> None:
+    """Several clients at once, all shapes mixed: every future holds its own row's answer."""
+    rows = [real.row(2000 + k, k % len(real.shapes)) for k in range(12)]
+    answers = serving.batched(loaded(real).cut, rows, policy, max_batch_size=4)
+    loaded(real).check(list(answers), rows, policy)
+
+
+@pytest.mark.parametrize("real", EACH)
+def test_random_arrivals_join_in_the_middle(real: RealModel, loaded: Any) -> None:
+    """Rows submitted while others run: the lazy policy lets them catch up and join, and nobody's answer changes."""
+    cut = loaded(real).cut
+    rows = real.rows(24, seed=3000)
+    chance = random.Random(7)
+    with lb.LazyBatcher(cut, policy="lazy", table=serving.flat_table(cut), sla=30.0, max_batch_size=8) as batcher:
+        futures = []
+        for row in rows:
+            if futures and chance.random() < 0.3:
+                futures[-1].result(timeout=120)  # let the server run dry from time to time
+            futures.append(batcher.submit(row))
+        answers = [future.result(timeout=120) for future in futures]
+    loaded(real).check(answers, rows, "random arrivals")
