@@ -31,6 +31,8 @@ _REHEARSAL = -1
 class OrtExecutor:
     """An `Executor` over the sessions of one partition; see the module's text.
 
+    weights_bytes: of all nodes. loaded_bytes: what the process grew by when the sessions were opened, which is less
+    where weights are mapped from files and read only when they are first used.
     Raises `InvalidInput` for a ``max_batch_size`` below 1.
     """
 
@@ -42,6 +44,7 @@ class OrtExecutor:
         max_batch_size: int,
         on_cpu: bool = True,
         weights_bytes: int = 0,
+        loaded_bytes: int = 0,
     ) -> None:
         if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int) or max_batch_size < 1:
             raise InvalidInput(f"max_batch_size must be a positive integer, got {max_batch_size!r}")
@@ -51,20 +54,25 @@ class OrtExecutor:
         self._bindable = [all(map(self._store.has_buffer, (*p.inputs, *p.outputs))) for p in partition.pieces]
         self._live: dict[int, SubBatch] = {}
         self._weights_bytes = weights_bytes
+        self._grown_bytes = loaded_bytes
         self._scratch_bytes = 0
 
     def plan(self, row: Row) -> MemoryPlan:
         """Learn the shapes of this row's signature, and lay out memory for the maximum batch of such rows.
 
-        Runs every node once on one row and once on the maximum batch (the second time measures the runtime's own
-        scratch memory). Call it before serving, and not while other code allocates. Raises `ExecutionError`.
+        Runs every node on one row and then twice on the maximum batch (the second pass may allocate differently), up
+        to results; what the process grew by, less weights and buffers, is the scratch memory. So call it before
+        serving, and not while other code allocates. Raises `ExecutionError`.
         """
-        self._run_through(row, 1)
+        before = resident_bytes()
+        self._rehearse(row, 1)
         store = self._store
         store.pool.prepare(SETS_PLANNED if store.capacity > 1 else 1, store.layout(row).slot_bytes)
-        before = resident_bytes()
-        self._run_through(row, store.capacity)
-        self._scratch_bytes += max(0, (resident_bytes() or 0) - (before or 0))
+        for _ in range(2):
+            results = self._rehearse(row, store.capacity)
+        self._grown_bytes += max(0, (resident_bytes() or 0) - (before or 0))
+        del results  # callers hold theirs while the next batch runs
+        self._scratch_bytes = max(0, self._grown_bytes - self._weights_bytes - store.pool.nbytes)
         return self.memory()
 
     @property
@@ -73,15 +81,16 @@ class OrtExecutor:
         return len(self._store.pool)
 
     def memory(self) -> MemoryPlan:
-        """What is planned so far: weights as loaded, all buffers, and the scratch memory measured by `plan`."""
+        """What is planned so far: weights, all buffers, and the scratch memory measured by `plan`."""
         return MemoryPlan(self._weights_bytes, self._store.pool.nbytes, self._scratch_bytes)
 
-    def _run_through(self, row: Row, rows: int) -> None:
-        """Run all nodes on copies of one row, without results."""
-        self.open(_REHEARSAL, {_REHEARSAL: row}, rows)
+    def _rehearse(self, row: Row, rows: int) -> dict[int, Any]:
+        """Run all nodes on copies of one row."""
+        self.open(_REHEARSAL, dict.fromkeys(range(rows), row), rows)
         try:
             for node in range(len(self.pieces)):
                 self.run(_REHEARSAL, node)
+            return self.close(_REHEARSAL)
         finally:
             self.discard(_REHEARSAL)
 

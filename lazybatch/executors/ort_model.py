@@ -53,9 +53,7 @@ class OrtModel:
             )
             for piece in partition.pieces
         ]
-        self._weights_bytes = max(
-            sum(piece.weights_bytes for piece in partition.pieces), (resident_bytes() or 0) - (before or 0)
-        )
+        self._loaded_bytes = max(0, (resident_bytes() or 0) - (before or 0))
 
     @property
     def name(self) -> str:
@@ -112,7 +110,8 @@ class OrtModel:
             self.pieces,
             max_batch_size=max_batch_size,
             on_cpu=self._providers == [CPU],
-            weights_bytes=self._weights_bytes,
+            weights_bytes=sum(piece.weights_bytes for piece in self.partition.pieces),
+            loaded_bytes=self._loaded_bytes,
         )
         # A model may refuse made-up rows (an index out of range, say); then memory is laid out as real rows come.
         with suppress(InvalidInput, ExecutionError):
