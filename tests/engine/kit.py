@@ -1,13 +1,15 @@
 """A small real model for tests of engine and API: a chain of nodes that add numbers to NumPy arrays.
 
-Owns: `AddChain` and its executor, with a hook before every node through which tests fail, block or cancel; `served`,
-`stepped` (an engine without a thread) and `accounts` (the books must balance).
+Owns: `AddChain` and its executor, with a hook before every node through which tests fail, block or cancel; a few
+callables; `Gate`; engines with (`running`) and without (`stepped`) a thread; `accounts` (the books must balance).
 Must not know: the scheduler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from lazybatch.core.policies import GraphBatching, Policy
 from lazybatch.engine import Engine, ServedModel, Stats, SteppedClock
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Row
+from lazybatch.executors.callable import BatchFunction, CallableModel
 
 Hook = Callable[[int, np.ndarray], None]
 
@@ -160,3 +163,58 @@ def errors_of(futures: Sequence[Any]) -> list[str | None]:
         "cancelled" if future.cancelled() else None if (e := future.exception()) is None else type(e).__name__
         for future in futures
     ]
+
+
+LONG_S = 60.0
+"""Far longer than anything here takes; only a hang reaches it."""
+
+
+class Gate:
+    """A node, or a callable, that stands still until it is opened."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, *_: Any) -> None:
+        """Stand still."""
+        self.entered.set()
+        assert self.opened.wait(LONG_S)
+
+
+@contextmanager
+def running(*models: ServedModel, policy: Policy | None = None, **options: Any) -> Iterator[Engine]:
+    """An engine with its thread, ended whatever happens."""
+    engine = Engine(models, policy or GraphBatching(), **options)
+    try:
+        yield engine
+    finally:
+        assert engine.shutdown(timeout=LONG_S)
+
+
+def pooled(fn: BatchFunction, **limits: Any) -> ServedModel:
+    """A callable served by workers."""
+    model = CallableModel(fn, name="fn")
+    spec = LaneSpec(NodeGraph.chain("fn", ["call"]), **limits)
+    return ServedModel(spec, model.executor(max_batch_size=spec.max_batch_size), pooled=True)
+
+
+def gated(gate: Gate, nodes: int = 3, **limits: Any) -> tuple[AddChain, ServedModel]:
+    """A chain whose first node stands still until the gate opens."""
+    model = AddChain(nodes, before=lambda node, _: gate() if node == 0 else None)
+    return model, served(model, **limits)
+
+
+def upper(texts: list[str]) -> list[str]:
+    """A callable."""
+    return [text.upper() for text in texts]
+
+
+def held(gate: Gate) -> BatchFunction:
+    """A callable that stands still at the gate, then returns its inputs."""
+
+    def fn(values: list[Any]) -> list[Any]:
+        gate()
+        return values
+
+    return fn
