@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazybatch.partition.onnx.cuts import NODES_MAX, Cut, choose
+from lazybatch.partition.onnx.cuts import NODES_MAX, Cut, Residual, choose
 
 
 def lengths(costs: list[float], positions: list[int]) -> list[float]:
@@ -63,6 +63,16 @@ def test_thin_places_are_preferred() -> None:
     costs = [1e-3] * 10
     cuts = [Cut(4, 40_000_000), Cut(5, 100)]
     assert choose(costs, cuts, dispatch_s=1e-6, preempt_within_s=6e-3) == [5]
+
+
+def test_residual_adds_end_their_node() -> None:
+    """A node that ends with the residual add saves a copy; so does one that holds the value's maker too."""
+    costs = [1e-3] * 6
+    cuts = everywhere(costs)
+    residual = Residual(made=0, position=3, value_bytes=40_000_000)
+    positions = choose(costs, cuts, dispatch_s=1e-6, preempt_within_s=4.5e-3, residuals=[residual])
+    assert positions == [3]
+    assert choose(costs, cuts, dispatch_s=1e-6, preempt_within_s=4.5e-3) == [2]
 
 
 def test_nothing_to_choose() -> None:

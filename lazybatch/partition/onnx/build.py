@@ -19,7 +19,7 @@ from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.executors.ort_session import open_session, runtime
 from lazybatch.partition.manifest import save_manifest
 from lazybatch.partition.onnx.cost import Costs, measure
-from lazybatch.partition.onnx.cuts import Cut, choose
+from lazybatch.partition.onnx.cuts import Cut, Residual, choose
 from lazybatch.partition.onnx.extract import Shape, clear, extract
 from lazybatch.partition.onnx.inputs import Array, Feeds, Recipe, join, make_rows, named_dims
 from lazybatch.partition.onnx.join import Verdict, boundary_traits, judge, scanned, watching
@@ -70,7 +70,13 @@ def partition_onnx(
     positions = []
     if costs is not None:
         cuts = plan.cuts()
-        positions = choose(costs.per_node, cuts, dispatch_s=costs.dispatch_s, preempt_within_s=preempt_within_s)
+        positions = choose(
+            costs.per_node,
+            cuts,
+            dispatch_s=costs.dispatch_s,
+            preempt_within_s=preempt_within_s,
+            residuals=plan.residuals(),
+        )
     pieces = extract(optimised.proto, positions, plan.shapes, costs.per_node if costs else (), directory)
     difference = plan.chain_differs(pieces)
     if difference is not None:
@@ -203,6 +209,16 @@ class _Plan:
             for k in self.places
             if all(self._crosses(name) for name in self.live[k])
         ]
+
+    def residuals(self) -> list[Residual]:
+        """Convolutions that add into another value."""
+        made = Liveness(self.optimised.proto.graph).made
+        found = []
+        for position, node in enumerate(self.optimised.proto.graph.node):
+            name = node.input[3] if node.op_type in ("Conv", "FusedConv") and len(node.input) > 3 else ""
+            if name in made:
+                found.append(Residual(made[name], position, self.sizes.get(name, 0)))
+        return found
 
     def _crosses(self, name: str) -> bool:
         if name in self.untyped or name not in self.shapes:
