@@ -21,9 +21,6 @@ from lazybatch.executors.ort_session import CPU, CUDA, open_session, pool_thread
 from lazybatch.executors.resident import resident_bytes
 from lazybatch.partition.pieces import Partition
 
-WHOLE_FILE = "whole.onnx"
-"""The optimised model before it was cut, in the partition's directory."""
-
 
 class OrtModel:
     """A `Model` on ONNX Runtime.
@@ -87,7 +84,8 @@ class OrtModel:
 
     def admit(self, inputs: Any) -> Row:
         """Check and copy one row; see `lazybatch.executors.ort_admission`. Raises `InvalidInput`."""
-        return admit_row(self.partition, inputs)
+        weights = self.partition.provenance.get("weights")
+        return admit_row(self.partition, inputs, weights if isinstance(weights, Sequence) else ())
 
     def sample_row(self, seed: int) -> dict[str, Any]:
         """One made-up row as callers give it; see `lazybatch.executors.ort_sample`. Raises `InvalidInput`."""
@@ -120,7 +118,7 @@ class OrtModel:
 
     def whole_session(self) -> Any:
         """The optimised whole model as one session under the same settings, for comparisons. Raises `ModelError`."""
-        path = self.partition.directory / WHOLE_FILE
+        path = self.partition.directory / str(self.partition.provenance.get("whole", "whole.onnx"))
         if not path.exists():
             raise ModelError(f"model {self.name!r}: its directory {self.partition.directory} holds no whole model")
         return open_session(path, optimise=False, threads=self._threads, providers=self._providers)

@@ -38,8 +38,11 @@ def test_a_row_is_admitted_or_refused(tmp_path: Path) -> None:
     """Admission is that of the partition's inputs."""
     model = OrtModel(recurrent(tmp_path))
     assert model.admit({"x": [1, 2, 3, 4]}).values["x"].dtype == np.float32
-    with pytest.raises(InvalidInput, match="'z'"):
+    with pytest.raises(InvalidInput, match="unknown input 'z'"):
         model.admit({"x": [1, 2, 3, 4], "z": 1})
+    noted = replace(model.partition, provenance={"weights": ["z"]})
+    with pytest.raises(InvalidInput, match="'z' .*is a weight"):
+        OrtModel(noted).admit({"x": [1, 2, 3, 4], "z": 1})
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
