@@ -41,7 +41,7 @@ def test_a_row_is_admitted_or_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="unknown input 'z'"):
         model.admit({"x": [1, 2, 3, 4], "z": 1})
     noted = replace(model.partition, provenance={"weights": ["z"]})
-    with pytest.raises(InvalidInput, match="'z' .*is a weight"):
+    with pytest.raises(InvalidInput, match=r"'z' .*is a weight"):
         OrtModel(noted).admit({"x": [1, 2, 3, 4], "z": 1})
 
 
