@@ -83,7 +83,7 @@ def partition_onnx(
         pieces = extract(optimised.proto, [], plan.shapes, costs.per_node if costs else (), directory)
     digest = _digest(source)
     fingerprint = _fingerprint(digest, positions)
-    evidence = verdict.evidence
+    evidence = plan.evidence
     partition = Partition(
         model=source.name,
         fingerprint=fingerprint,
@@ -122,7 +122,7 @@ class _Plan:
 
     def __init__(self, optimised: Optimised, verdict: Verdict, tolerance: float | None, opener: Opener) -> None:
         self.optimised, self.verdict = optimised, verdict
-        self.reason = verdict.reason
+        self.reason, self.evidence = verdict.reason, verdict.evidence
         self.opener = opener
         self.live = Liveness(optimised.proto.graph).live_sets()
         self.places = [k for k, names in enumerate(self.live) if len(names) <= LIVE_MAX]
@@ -157,7 +157,7 @@ class _Plan:
             session, first = self._thin(first)
         self._record(session, first)
         if self.reason is None:
-            self.traits, self.reason = boundary_traits(self.verdict, self.optimised, session, tolerance)
+            self.evidence, self.traits, self.reason = boundary_traits(self.verdict, self.optimised, session, tolerance)
 
     def _session(self, names: list[str]) -> Any:
         return watching(self.optimised.proto, names, self.optimised.path.parent, self.opener)
@@ -291,7 +291,7 @@ class _Plan:
             return self._inner(name)
         port = next(port for port in self.optimised.outputs if port.name == name)
         dims = None if port.dims is None else tuple(d if isinstance(d, int) else None for d in port.dims)
-        evidence = self.verdict.evidence
+        evidence = self.evidence
         axis = evidence.grew.get(name) if evidence else None
         if axis is None:
             rows = self._row_symbols()

@@ -21,6 +21,8 @@ DISPATCH_SHARE = 0.02
 NODES_MAX = 32
 """Without a wish of the user, there are at most this many nodes: more gain little in response."""
 COPY_BYTES_PER_S = 4e9
+COPY_WEIGHT = 6.0
+"""A copy made on every run costs throughput, an uneven node only some delay: a second of the former weighs more."""
 NODES_LIMIT = 256
 
 
@@ -80,7 +82,7 @@ def _copies(places: NDArray[np.int64], residuals: Sequence[Residual]) -> NDArray
     for residual in residuals:
         starts = (places >= residual.made) & (places < residual.position)
         ends = places > residual.position
-        seconds[np.ix_(starts, ends)] += residual.value_bytes / COPY_BYTES_PER_S
+        seconds[np.ix_(starts, ends)] += COPY_WEIGHT * residual.value_bytes / COPY_BYTES_PER_S
     return seconds
 
 

@@ -57,7 +57,7 @@ def judge(
     tolerance: float | None,
     opener: Opener,
 ) -> Verdict:
-    """Try candidates until one holds; the one that came furthest names the reason where none does."""
+    """Try candidates until one holds on first sight; the one that came furthest names the reason where none does."""
     session = opener(optimised.path, optimise=False)
     run = runner(session)
     outputs = [port.name for port in optimised.outputs]
@@ -73,7 +73,7 @@ def judge(
             if not candidate:
                 fixed = NO_AXIS if batch_axes is None else "batch_axes names no batched input"
                 return Verdict(ports, {}, recipes, usual, None, fixed, Marks())
-            evidence = probe(ports, candidate, recipes, run, outputs, tolerance=tolerance)
+            evidence = probe(ports, candidate, recipes[:1], run, outputs, tolerance=tolerance, seeds=1)
             marks = spread(original.graph, candidate)
             reason = _reason(source, original, ports, candidate, recipes, evidence, marks, outputs, tolerance, opener)
             verdict = Verdict(ports, candidate, recipes, usual, evidence, reason, marks)
@@ -167,12 +167,12 @@ def watching(proto: onnx.ModelProto, names: Sequence[str], folder: Path, opener:
 
 def boundary_traits(
     verdict: Verdict, optimised: Optimised, session: Any, tolerance: float | None
-) -> tuple[Mapping[str, Trait], str | None]:
-    """Traits of all watched values of the optimised graph, and a late refusal where the watched run shows one."""
+) -> tuple[Evidence, Mapping[str, Trait], str | None]:
+    """The full evidence, traits of all watched values of the optimised graph, and a refusal where these show one."""
     outputs = [port.name for port in optimised.outputs]
     evidence = probe(verdict.ports, verdict.candidate, verdict.recipes, runner(session), outputs, tolerance=tolerance)
     if evidence.stage < 4:
-        return evidence.traits, evidence.reason
+        return evidence, evidence.traits, evidence.reason
     marks = spread(optimised.proto.graph, verdict.candidate)
     traits = dict(evidence.traits)
     for name, trait in traits.items():
@@ -184,14 +184,22 @@ def boundary_traits(
         for node in optimised.proto.graph.node:
             for name in node.output:
                 if name in marks.data and name in traits and traits[name].mixes:
-                    return traits, f"operator {node.op_type} (makes {name!r}) ties rows together: {traits[name].why}"
+                    return (
+                        evidence,
+                        traits,
+                        f"operator {node.op_type} (makes {name!r}) ties rows together: {traits[name].why}",
+                    )
     for name, axis in scanned(optimised.proto.graph):
         ranks = {port.name: len(port.dims or ()) for port in verdict.ports}
         rank = ranks.get(name, len(traits[name].dims or ()) if name in traits else 0)
         rows = verdict.candidate.get(name, traits[name].axis if name in traits else None)
         if rows == (axis + rank if axis < 0 else axis):
-            return traits, f"operator Scan walks over the rows of the batch ({name!r}), carrying a state between them"
-    return traits, None
+            return (
+                evidence,
+                traits,
+                f"operator Scan walks over the rows of the batch ({name!r}), carrying a state between them",
+            )
+    return evidence, traits, None
 
 
 def scanned(graph: onnx.GraphProto) -> list[tuple[str, int]]:

@@ -85,13 +85,17 @@ def probe(
     outputs: Sequence[str],
     *,
     tolerance: float | None = None,
+    seeds: int = 2,
 ) -> Evidence:
-    """Try one candidate on all recipes. ``run`` returns every watched value by name, model outputs among them."""
+    """Try one candidate on all recipes, so many seeds each.
+
+    ``run`` returns every watched value by name, model outputs among them.
+    """
     traits: dict[str, Trait] = {}
     gap: float | None = None
     grew: dict[str, int] | None = None
     for k, recipe in enumerate(recipes):
-        for seed in (2 * k, 2 * k + 1):
+        for seed in range(2 * k, 2 * k + seeds):
             trial = _try(ports, candidate, recipe, seed, run, even=tolerance is not None)
             if isinstance(trial, str):
                 return Evidence(candidate, 0, trial, traits, gap, {})
