@@ -206,15 +206,14 @@ def _served(
     policy: str, delay_ms: float, rate_rps: float | None, rows: list[Batch], chosen: Any, table: Any, model: Any
 ) -> dict[str, Any]:
     """One run through a batcher of its own."""
-    window = {"max_delay": delay_ms / 1e3} if policy == "graph" else {}
     with lb.LazyBatcher(
         model,
         table=table,
         sla=chosen.sla_ms / 1e3,
         policy=policy,
         max_batch_size=chosen.max_batch_size,
+        max_delay=delay_ms / 1e3 if policy == "graph" else 0.0,
         queue_capacity=chosen.queue_capacity,
-        **window,
     ) as batcher:
         batcher.predict_batch(rows[: chosen.max_batch_size])
         for row in rows[:4]:

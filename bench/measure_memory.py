@@ -64,12 +64,13 @@ def _serve(model: Any, executor: Any, target: Subject) -> None:
 def child(name: str) -> dict[str, Any]:
     """Load, plan, serve; returns what was planned and what memory grew by. Everything else was loaded before."""
     warm = lb.load(subject("ppocr-cls").path)  # imports, thread pool and arena are not the model's
-    warm.executor(max_batch_size=1).plan(warm.admit(subject("ppocr-cls").rows(1)[0]))
+    rehearsed: Any = warm.executor(max_batch_size=1)
+    rehearsed.plan(warm.admit(subject("ppocr-cls").rows(1)[0]))
     target = subject(name)
     rows_bytes = sum(array.nbytes for array in target.batch(ROWS_MAX, 0).values())
     before = resident_bytes()
     model = lb.load(target.path)
-    executor = model.executor(max_batch_size=ROWS_MAX)
+    executor: Any = model.executor(max_batch_size=ROWS_MAX)
     executor.plan(model.admit(target.rows(1)[0]))  # rows of this shape, where the model leaves it open
     _serve(model, executor, target)
     plan = executor.memory()
