@@ -3,8 +3,8 @@
 Owns: `BackendCase`, and where cases come from: node cases are made by importing their modules, the others lie as files.
 Must not know: lazybatch, ONNX Runtime.
 
-A *source* is what can be loaded by itself: one module of node cases, or one folder of file cases. Shards and the fast
-subset are chosen by source, since importing all node modules takes ten seconds.
+A *source* is what can be loaded by itself: one module of node cases, one folder of file cases, one light network.
+Shards and the fast subset are chosen by source, since importing all node modules takes ten seconds.
 
 The "light" models are famous networks whose weights were replaced by one number, so that any wrong wiring between
 equal layers goes unseen. `reweighted` gives them seeded random weights, scaled so that activations stay finite.
@@ -28,7 +28,7 @@ from onnx import numpy_helper
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 NODES = "onnx.backend.test.case.node"
-FOLDERS = ("simple", "pytorch-converted", "pytorch-operator", "light")
+FOLDERS = ("simple", "pytorch-converted", "pytorch-operator")
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,19 @@ class BackendCase:
 
 
 def sources() -> list[str]:
-    """All sources, in a fixed order: file folders first, then node modules by name."""
+    """All sources, in a fixed order: file folders first, then light networks, then node modules, by name."""
     package = importlib.import_module(NODES)
     names = [f"{NODES}.{module.name}" for module in pkgutil.iter_modules(package.__path__) if not module.ispkg]
     traditional = importlib.import_module(f"{NODES}.ai_onnx_ml")
     names += [f"{NODES}.ai_onnx_ml.{module.name}" for module in pkgutil.iter_modules(traditional.__path__)]
-    return [*FOLDERS, *sorted(names)]
+    light = [f"light/{path.stem}" for path in (DATA / "light").glob("*.onnx")]
+    return [*FOLDERS, *sorted(light), *sorted(names)]
 
 
 def load(source: str) -> Iterator[BackendCase]:
     """The cases of one source, in a fixed order."""
-    if source == "light":
-        yield from _light()
+    if source.startswith("light/"):
+        yield _light(source)
     elif source in FOLDERS:
         yield from _folder(source)
     else:
@@ -162,12 +163,11 @@ def _random(rng: np.random.Generator, shape: list[int]) -> np.ndarray:
     return (rng.standard_normal(shape) * math.sqrt(2.0 / math.prod(shape[1:]))).astype(np.float32)
 
 
-def _light() -> Iterator[BackendCase]:
-    for path in sorted((DATA / "light").glob("*.onnx")):
-        model = reweighted(onnx.load(path))
-        feeds = {}
-        for tensor in model.graph.input:
-            if tensor.name in _real_inputs(model):
-                shape = [dim.dim_value for dim in tensor.type.tensor_type.shape.dim]
-                feeds[tensor.name] = np.random.default_rng(7).standard_normal(shape).astype(np.float32)
-        yield BackendCase(f"light/{path.stem}", model, (feeds,), (None,))
+def _light(source: str) -> BackendCase:
+    model = reweighted(onnx.load(DATA / f"{source}.onnx"))
+    names, feeds = _real_inputs(model), {}
+    for tensor in model.graph.input:
+        if tensor.name in names:
+            shape = [dim.dim_value for dim in tensor.type.tensor_type.shape.dim]
+            feeds[tensor.name] = np.random.default_rng(7).standard_normal(shape).astype(np.float32)
+    return BackendCase(source, model, (feeds,), (None,))

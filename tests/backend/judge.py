@@ -104,9 +104,11 @@ def as_is(case: BackendCase, folder: Path) -> Outcome:
 def _relax(case: BackendCase) -> tuple[onnx.ModelProto, list[dict[str, Any]], list[str]] | None:
     """The model with a free leading dimension, single-row feeds, and which inputs have the batch axis."""
     feeds = case.feeds[0]
+    weights = {tensor.name for tensor in case.model.graph.initializer}
     if not feeds or any(not isinstance(item, np.ndarray) for item in feeds.values()):
         return None
-    weights = {tensor.name for tensor in case.model.graph.initializer}
+    if any(not tensor.type.HasField("tensor_type") for tensor in case.model.graph.input):
+        return None
     first = next((item for item in feeds.values() if item.ndim), None)
     if first is None or first.size == 0:
         return None

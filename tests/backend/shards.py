@@ -22,34 +22,31 @@ ROOT = Path(__file__).parents[2]
 def _run_once(mode: str, sources: Sequence[str], skip: Sequence[str]) -> tuple[list[Outcome], str | None]:
     """One worker process: its outcomes, and the case it died in (None where it ended well)."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.backend.worker", mode]
-    order = json.dumps({"sources": list(sources), "skip": list(skip)})
     outcomes: list[Outcome] = []
     begun: str | None = None
     with tempfile.TemporaryFile("w+") as errors:
-        worker = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        worker.stdin.write(order)
-        worker.stdin.close()
-        for line in worker.stdout:
-            if not line.startswith("@@"):
-                continue  # something printed by a library
-            event = json.loads(line[2:])
-            if "begin" in event:
-                begun = event["begin"]
-            else:
-                outcomes.append(Outcome(**{**event, "status": Status(event["status"])}))
-                begun = None
-        code = worker.wait()
-        if code == 0:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
+        with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as worker:
+            worker.stdin.write(json.dumps({"sources": list(sources), "skip": list(skip)}))
+            worker.stdin.close()
+            for line in worker.stdout:
+                if not line.startswith("@@"):
+                    continue  # something printed by a library
+                event = json.loads(line[2:])
+                if "begin" in event:
+                    begun = event["begin"]
+                else:
+                    outcomes.append(Outcome(**{**event, "status": Status(event["status"])}))
+                    begun = None
+        if worker.returncode == 0:
             return outcomes, None
         errors.seek(0)
         text = errors.read()[-2000:]
     if begun is None:
-        raise RuntimeError(f"a backend worker ended with {code} between two cases:\n{text}")
-    died = Outcome(begun, Status.MISMATCHED, f"the process ended with {code}: {text.strip().splitlines()[-1:]}")
+        raise RuntimeError(f"a backend worker ended with {worker.returncode} between two cases:\n{text}")
+    died = Outcome(
+        begun, Status.MISMATCHED, f"the process ended with {worker.returncode}: {text.strip().splitlines()[-1:]}"
+    )
     return [*outcomes, died], begun
 
 

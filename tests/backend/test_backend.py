@@ -11,10 +11,10 @@ from tests.backend.corpus import sources
 from tests.backend.outcome import Outcome, Status, report
 from tests.backend.shards import run_sources
 
-# Every ninth module of node cases and a folder of small nets: under a minute on two cores. Chosen by position, so that
-# the subset is the same on every machine with the same onnx package.
-FAST = ["pytorch-operator", *sources()[7::9]]
 ALL = sources()
+# Every ninth module of node cases, a folder of small nets and a light network: under a minute on two cores. Chosen by
+# position, so that the subset is the same on every machine with the same onnx package.
+FAST = ["pytorch-operator", "light/light_squeezenet", *[source for source in ALL if "/" not in source][7::9]]
 
 
 def _judge(mode: str, chosen: list[str], matched_min: float, capsys: pytest.CaptureFixture[str]) -> list[Outcome]:

@@ -26,7 +26,7 @@ from lazybatch.partition.onnx.join import Verdict, boundary_traits, judge, scann
 from lazybatch.partition.onnx.liveness import Liveness
 from lazybatch.partition.onnx.optimise import WHOLE_FILE, Opener, Optimised, optimise
 from lazybatch.partition.onnx.probe import Trait, runner, same
-from lazybatch.partition.onnx.source import Source, external_files, numpy_name, read_source
+from lazybatch.partition.onnx.source import Source, external_files, numpy_name, one_line, read_source
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 
 LIVE_MAX = 24
@@ -78,7 +78,10 @@ def partition_onnx(
             residuals=plan.residuals(),
         )
     pieces = extract(optimised.proto, positions, plan.shapes, costs.per_node if costs else (), directory)
-    difference = plan.chain_differs(pieces)
+    try:
+        difference = plan.chain_differs(pieces)
+    except Exception as error:
+        difference = f"the nodes do not run one by one ({one_line(error)}); kept as one node"
     if difference is not None:
         pieces = extract(optimised.proto, [], plan.shapes, costs.per_node if costs else (), directory)
     digest = _digest(source)
@@ -132,6 +135,10 @@ class _Plan:
             port.name: Shape(port.dtype, None if port.dims is None else len(port.dims))
             for port in (*optimised.inputs, *optimised.outputs)
         }
+        for port in optimised.inputs:
+            if port.dims is not None:
+                fixed = tuple(dim if isinstance(dim, int) else None for dim in port.dims)
+                self.shapes[port.name] = Shape(port.dtype, len(fixed), fixed=fixed)
         self._look(tolerance)
 
     def _look(self, tolerance: float | None) -> None:

@@ -64,6 +64,8 @@ def optimise(source: Source, directory: Path, opener: Opener) -> Optimised:
     proto = onnx.load(str(path), load_external_data=False)
     _sort(proto.graph)
     _drop_dead(proto.graph)
+    if not proto.graph.node:
+        raise ModelError(f"{source.path}: there is nothing to run: every output is an input or a weight")
     for position, node in enumerate(proto.graph.node):
         node.name = f"n{position}"
     onnx.save(proto, str(path))
@@ -87,6 +89,8 @@ def _reload(path: Path, opener: Opener) -> str | None:
         opener(path, optimise=False)
     except Exception as error:
         return f"the saved optimised graph cannot be read back ({one_line(error)}); the original graph was cut"
+    if not onnx.load(str(path), load_external_data=False).graph.node:
+        return "the optimised graph holds no operator, all of it was computed beforehand; the original graph was cut"
     return None
 
 
