@@ -48,9 +48,9 @@ class Outcome:
 
 
 def _kind_of(detail: str) -> str:
-    """A reason without the names and numbers in it, so that like reasons count together."""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"", "_", detail.splitlines()[0] if detail else "")
-    return re.sub(r"\[[^\]]*\]|\([^)]*\)|\d+", "#", text)[:110]
+    """A reason without the file, names and numbers in it, so that like reasons count together."""
+    text = re.sub(r"/\S*/", "", detail.splitlines()[0] if detail else "")
+    return re.sub(r"'[^']*'", "_", re.sub(r"\d+", "#", text))[:140]
 
 
 def report(outcomes: Sequence[Outcome]) -> str:
