@@ -11,8 +11,9 @@ complete the paper's text:
   (where only some sizes may run, into one of those); otherwise they wait until that one is done. Where another model is
   active they preempt it by slack alone, as in the paper's co-location study.
 * *Late*: a row that would miss its deadline even if it ran alone from now on is lost. Lost rows veto nothing (see
-  `core.slack`). A lost row at the head of the queue means overload: it preempts nobody, and when the processor is free
-  the largest batch starts, unchecked, so that throughput recovers instead of falling to one row at a time.
+  `core.slack`). If the most urgent waiting row is lost, the server is overloaded: nobody preempts, of no model, until
+  what is in flight is done; then that row's model starts the largest batch, unchecked. So throughput recovers instead
+  of falling to one row at a time, and no stream of newcomers keeps a late row of another model waiting.
 * An idle processor always starts at least one row.
 """
 
@@ -42,6 +43,8 @@ class LazyBatching:
             assert head is not None, "most_urgent_first returns lanes in which something waits"
             if idle:
                 return self._start_idle(lane, head, view, now)
+            if _lost(lane, head, now):
+                return None
             rows = self._newcomers(lane, head, view, now)
             if rows:
                 return Start(lane, rows, Reason.PREEMPT_SLACK)
@@ -59,7 +62,7 @@ class LazyBatching:
         """Rows of the lane that may preempt now; 0 for none."""
         top = lane.table.top
         room = lane.rows_max - lane.table.rows
-        if room <= 0 or (top is not None and top.signature != head.signature) or _lost(lane, head, now):
+        if room <= 0 or (top is not None and top.signature != head.signature):
             return 0
         return lane.joining_rows(self._rows_with_slack(lane, room, view, now))
 
