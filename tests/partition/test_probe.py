@@ -7,9 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lazybatch.partition.onnx.inputs import Array, Feeds, Recipe, symbolic
-from lazybatch.partition.onnx.probe import Evidence, Outcome, agree, close, probe, same
+from lazybatch.partition.onnx.inputs import symbolic
+from lazybatch.partition.onnx.probe import Evidence, probe
+from lazybatch.partition.onnx.rows import Array, Feeds, Recipe
 from lazybatch.partition.onnx.source import Port
+from lazybatch.partition.onnx.traits import Outcome
 from lazybatch.partition.pieces import Kind
 
 PORTS = symbolic([Port("x", "float32", ("N", "T")), Port("t", "float32", ("K",))])
@@ -100,29 +102,6 @@ def test_failing_on_poison_is_no_refusal() -> None:
     assert tried(strict).stage == 4
 
 
-def test_size_vector_with_an_offset_is_nothing_proven() -> None:
-    """n + 1 is neither a multiple of the rows nor independent of them."""
-    evidence = tried(lambda x, t: {"y": x, "n": np.array([len(x) + 1])})
-    assert evidence.traits["n"].kind is Kind.OPAQUE
-
-
-def test_mixing_inner_values_are_marked() -> None:
-    """Values that cannot be laid out per row say so; interleaved ones, and row numbers, do not."""
-    evidence = tried(
-        lambda x, t: {
-            "y": x,
-            "heads first": np.moveaxis(x.reshape(len(x), 2, -1), 1, 0).reshape(2 * len(x), -1),
-            "numbers": np.arange(len(x)),
-            "reversed": x[::-1].copy(),
-            "all pairs": x @ x.T,
-            "maximum": x.max(),
-        }
-    )
-    assert evidence.stage == 4
-    mixes = {name for name, trait in evidence.traits.items() if trait.mixes}
-    assert mixes == {"reversed", "all pairs", "maximum"}
-
-
 def test_tolerance_accepts_small_deviations_only() -> None:
     """An allowed deviation is relative to the row's own magnitude."""
 
@@ -133,22 +112,3 @@ def test_tolerance_accepts_small_deviations_only() -> None:
     assert tried(rounded).stage < 4
     assert tried(rounded, tolerance=0.05).stage == 4
     assert tried(lambda x, t: {"y": x - x.mean(0)}, tolerance=0.05).stage < 4
-
-
-def test_traits_must_agree() -> None:
-    """A value that follows the rows differently at other sizes is not proven."""
-    one = tried(lambda x, t: {"y": x}).traits["y"]
-    other = tried(lambda x, t: {"y": x.T.copy()}).traits["y"]
-    assert agree(one, one).kind is Kind.ROWS
-    assert agree(one, other).kind is Kind.OPAQUE
-
-
-def test_equality() -> None:
-    """NaN equals NaN; a finite number never equals an infinite one; integers are exact."""
-    nan = np.array([np.nan, 1.0], np.float32)
-    assert same(nan, nan.copy())
-    assert close(nan, nan.copy(), "float32", None)
-    assert not close(np.array([np.inf]), np.array([1.0]), "float64", 1e9)
-    assert not close(np.array([100]), np.array([101]), "int64", 1.0)
-    assert close(np.array([1e6, 1.0], np.float32), np.array([1e6, 1.5], np.float32), "float32", None)
-    assert same(np.array(["a"], dtype=object), np.array(["a"], dtype=object))

@@ -17,8 +17,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from lazybatch.partition.onnx.inputs import Feeds
 from lazybatch.partition.onnx.optimise import Opener
+from lazybatch.partition.onnx.rows import Feeds
 
 RUNS = 15
 SECONDS = 3.0

@@ -14,22 +14,14 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
-from lazybatch.partition.onnx.inputs import (
-    Array,
-    Candidate,
-    Recipe,
-    candidates,
-    find_recipes,
-    join,
-    make_rows,
-    symbolic,
-    typical,
-)
+from lazybatch.partition.onnx.inputs import candidates, find_recipes, symbolic, typical
 from lazybatch.partition.onnx.optimise import Opener, Optimised
-from lazybatch.partition.onnx.probe import Evidence, Outcome, Trait, probe, runner
+from lazybatch.partition.onnx.probe import Evidence, probe, runner
+from lazybatch.partition.onnx.rows import Array, Candidate, Recipe, join, make_rows
 from lazybatch.partition.onnx.sizes import steering
 from lazybatch.partition.onnx.source import Port, Source
 from lazybatch.partition.onnx.taint import Marks, inlined, spread
+from lazybatch.partition.onnx.traits import Outcome, Trait
 from lazybatch.partition.pieces import Kind
 
 NO_INPUT = "no input found that the model accepts; pass example_inputs"
