@@ -23,7 +23,7 @@ from tests import serving
 from tests.backend.corpus import BackendCase
 from tests.backend.outcome import Outcome, Status
 from tests.loading import load_fine
-from tests.whole import Whole, close_to_peak, describe, same_bits
+from tests.whole import Whole, aligned, close_to_peak, describe, same_bits
 
 RELATIVE, ABSOLUTE = 2e-5, 1e-6
 """How far a joined row may lie from the same row alone, next to the largest number of that output: kernels for one row
@@ -93,7 +93,7 @@ def as_is(case: BackendCase, folder: Path) -> Outcome:
     nodes = len(model.graph)
     for feeds, want in zip(case.feeds, wanted, strict=True):
         try:
-            difference = _first_difference(model.run(feeds), want, exact=True)
+            difference = _first_difference(model.run(aligned(feeds)), want, exact=True)
         except Exception as error:
             difference = f"run raised {type(error).__name__}: {error}"
         if difference:

@@ -13,7 +13,7 @@ from tests import serving
 from tests.cases.case import Case, Verdict
 from tests.cases.catalogue import EVERY
 from tests.loading import load_fine
-from tests.whole import Whole, assert_close_to_peak, assert_same_bits
+from tests.whole import Whole, aligned, assert_close_to_peak, assert_same_bits
 
 
 class Loaded:
@@ -79,7 +79,7 @@ def test_node_by_node_equals_whole(case: Case, loaded: Any) -> None:
     if together:
         runs.append(case.joined(together))
     for k, feeds in enumerate(runs):
-        assert_same_bits(one.model.run(feeds), one.whole.run(feeds), f"run {k}")
+        assert_same_bits(one.model.run(aligned(feeds)), one.whole.run(feeds), f"run {k}")
 
 
 @pytest.mark.parametrize("case", EVERY)

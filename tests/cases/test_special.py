@@ -16,7 +16,7 @@ from tests.cases.case import rows
 from tests.cases.catalogue import CASES
 from tests.loading import load_fine
 from tests.onnx_models import F32, I64, build, const, floats, mlp, op, save, value
-from tests.whole import Whole, assert_close_to_peak, assert_same_bits
+from tests.whole import Whole, aligned, assert_close_to_peak, assert_same_bits
 
 X4, Y4 = value("x", F32, ["N", 4]), value("y", F32, ["N", 4])
 
@@ -48,8 +48,8 @@ def test_weights_in_a_side_file(location: str, tmp_path: Path, monkeypatch: pyte
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    assert_same_bits(load_fine(path).run({"x": x}), wanted, "absolute path")
-    assert_same_bits(load_fine(Path("../home/model.onnx")).run({"x": x}), wanted, "relative path")
+    assert_same_bits(load_fine(path).run(aligned({"x": x})), wanted, "absolute path")
+    assert_same_bits(load_fine(Path("../home/model.onnx")).run(aligned({"x": x})), wanted, "relative path")
 
 
 def test_a_shared_weight_is_stored_once(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_shared_weight_is_stored_once(tmp_path: Path) -> None:
     model = load_fine(save(_shared_weight(256), tmp_path / "shared.onnx"))
     assert len(model.graph) > 1
     assert_same_bits(
-        model.run({"x": floats(2, 2, 256)}), Whole(tmp_path / "shared.onnx").run({"x": floats(2, 2, 256)}), ""
+        model.run(aligned({"x": floats(2, 2, 256)})), Whole(tmp_path / "shared.onnx").run({"x": floats(2, 2, 256)}), ""
     )
     stored = sum(file.stat().st_size for file in model.partition.directory.rglob("*") if file.is_file())
     assert stored < 1.5 * 256 * 256 * 4, f"{stored} bytes for a weight of {256 * 256 * 4}"

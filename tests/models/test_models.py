@@ -12,7 +12,7 @@ import lazybatch as lb
 from tests import serving
 from tests.loading import load_fine
 from tests.models.zoo import MODELS, RealModel, signatures
-from tests.whole import Whole, assert_close_to_peak, assert_same_bits
+from tests.whole import Whole, aligned, assert_close_to_peak, assert_same_bits
 
 SIGNATURES = [pytest.param(model, shape, id=f"{model.name}-{shape}") for model, shape in signatures()]
 EACH = [pytest.param(model, id=model.name) for model in MODELS]
@@ -60,7 +60,9 @@ def test_rows_may_join(real: RealModel, loaded: Any) -> None:
 def test_node_by_node_equals_whole(real: RealModel, shape: int, batch: int, loaded: Any) -> None:
     """At the same batch the chain gives the bits of the whole optimised model."""
     feeds = real.batch(real.rows(batch, seed=10 * shape, shape=shape))
-    assert_same_bits(loaded(real).cut.run(feeds), loaded(real).whole.run(feeds), f"{real.name} at batch {batch}")
+    assert_same_bits(
+        loaded(real).cut.run(aligned(feeds)), loaded(real).whole.run(feeds), f"{real.name} at batch {batch}"
+    )
 
 
 @pytest.mark.parametrize(("real", "shape"), SIGNATURES)
