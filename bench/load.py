@@ -264,7 +264,7 @@ def main(chosen: argparse.Namespace) -> int:
     if chosen.quick:
         chosen.seconds, chosen.calls, chosen.load = min(chosen.seconds, 2.0), min(chosen.calls, 10), [0.3, 0.8]
     target = subject(chosen.model)
-    model = lb.load(target.path)
+    model = target.load()
     progress(f"{target.name}: profiling")
     sizes = [size for size in (1, 2, 4, 8, 16, 32) if size <= chosen.max_batch_size]
     table = lb.profile(model, batch_sizes=sizes, budget_s=3.0 if chosen.quick else 20.0, inputs=target.rows(8))

@@ -26,7 +26,6 @@ from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.slack import tightest_deadline_ns
 from lazybatch.core.task import Reason
 
-
 InFlight = tuple[int, int]
 """Sum of the single-input times that rows in flight still need, and the earliest of their deadlines not lost."""
 

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 DISPATCH_SHARE = 0.02
 """Without a wish of the user, dispatching may cost this share of the whole at one row."""
+NODES_FEW, FEW_SHARE = 4, 0.05
+"""A model too short for more than a few nodes still gets this many, where they cost no more than this share."""
 NODES_MAX = 32
 """Without a wish of the user, there are at most this many nodes: more gain little in response."""
 COPY_BYTES_PER_S = 4e9
@@ -66,7 +68,8 @@ def choose(
     ends = np.concatenate([[0.0], np.cumsum(costs)])
     marks = np.array([0.0, *(ends[cut.position + 1] for cut in cuts), total])
     if preempt_within_s is None:
-        count = int(min(NODES_MAX, DISPATCH_SHARE * total / dispatch_s))
+        affordable = total / dispatch_s
+        count = int(min(NODES_MAX, max(DISPATCH_SHARE * affordable, min(NODES_FEW, FEW_SHARE * affordable))))
     else:
         count = _fewest(marks, preempt_within_s)
     count = max(1, min(count, len(cuts) + 1, NODES_LIMIT))
