@@ -40,7 +40,7 @@ coverage: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict lazybatch
+	$(BIN)/mypy --strict lazybatch graphs bench
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -206,15 +206,14 @@ def _served(
     policy: str, delay_ms: float, rate_rps: float | None, rows: list[Batch], chosen: Any, table: Any, model: Any
 ) -> dict[str, Any]:
     """One run through a batcher of its own."""
-    window = {"max_delay": delay_ms / 1e3} if policy == "graph" else {}
     with lb.LazyBatcher(
         model,
         table=table,
         sla=chosen.sla_ms / 1e3,
         policy=policy,
         max_batch_size=chosen.max_batch_size,
+        max_delay=delay_ms / 1e3 if policy == "graph" else 0.0,
         queue_capacity=chosen.queue_capacity,
-        **window,
     ) as batcher:
         batcher.predict_batch(rows[: chosen.max_batch_size])
         for row in rows[:4]:
@@ -265,7 +264,7 @@ def main(chosen: argparse.Namespace) -> int:
     if chosen.quick:
         chosen.seconds, chosen.calls, chosen.load = min(chosen.seconds, 2.0), min(chosen.calls, 10), [0.3, 0.8]
     target = subject(chosen.model)
-    model = lb.load(target.path)
+    model = target.load()
     progress(f"{target.name}: profiling")
     sizes = [size for size in (1, 2, 4, 8, 16, 32) if size <= chosen.max_batch_size]
     table = lb.profile(model, batch_sizes=sizes, budget_s=3.0 if chosen.quick else 20.0, inputs=target.rows(8))

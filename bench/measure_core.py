@@ -55,7 +55,8 @@ def decision_times_ns(policy: str, models: int, requests: int, seed: int = 0) ->
     scheduler, pending = Scheduler(specs, by_name(policy)), trace(specs, policy, requests, seed)
     latency = {lane.model: lane.times_ns for lane in scheduler.lanes}
     clock = time.perf_counter_ns
-    arrived, now, spent_ns, times = 0, 0, 0, []
+    arrived, now, spent_ns = 0, 0, 0
+    times: list[int] = []
     while True:
         first = arrived
         while arrived < requests and pending[arrived].arrival_ns <= now:

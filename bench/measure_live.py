@@ -40,7 +40,7 @@ class Gaps(Observer):
 
 def measure_gaps(subject: Subject, policy: str, *, clients: int, calls: int) -> dict[str, Any]:
     """Closed loop: each client submits its next row when it has the answer to the last."""
-    model = lb.load(subject.path)
+    model = subject.load()
     rows = subject.rows(8)
     table = lb.profile(model, batch_sizes=(1, 2, 4, 8), budget_s=5.0, inputs=rows)
     gaps = Gaps()

@@ -19,7 +19,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import lazybatch as lb
 from bench.common import ROOT
 from bench.models import Subject, subject
 from lazybatch.errors import InvalidInput
@@ -63,13 +62,14 @@ def _serve(model: Any, executor: Any, target: Subject) -> None:
 
 def child(name: str) -> dict[str, Any]:
     """Load, plan, serve; returns what was planned and what memory grew by. Everything else was loaded before."""
-    warm = lb.load(subject("ppocr-cls").path)  # imports, thread pool and arena are not the model's
-    warm.executor(max_batch_size=1).plan(warm.admit(subject("ppocr-cls").rows(1)[0]))
+    warm = subject("ppocr-cls").load()  # imports, thread pool and arena are not the model's
+    rehearsed: Any = warm.executor(max_batch_size=1)
+    rehearsed.plan(warm.admit(subject("ppocr-cls").rows(1)[0]))
     target = subject(name)
     rows_bytes = sum(array.nbytes for array in target.batch(ROWS_MAX, 0).values())
     before = resident_bytes()
-    model = lb.load(target.path)
-    executor = model.executor(max_batch_size=ROWS_MAX)
+    model = target.load()
+    executor: Any = model.executor(max_batch_size=ROWS_MAX)
     executor.plan(model.admit(target.rows(1)[0]))  # rows of this shape, where the model leaves it open
     _serve(model, executor, target)
     plan = executor.memory()
@@ -90,7 +90,7 @@ def child(name: str) -> dict[str, Any]:
 
 def measure_memory(name: str) -> dict[str, Any]:
     """Run `child` in a fresh process. Raises `InvalidInput` when it fails."""
-    lb.load(subject(name).path)  # partitioned and cached here, so that the child only loads
+    subject(name).load()  # partitioned and cached here, so that the child only loads
     done = subprocess.run(
         [sys.executable, str(Path(__file__).resolve()), name],
         cwd=ROOT,

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import lazybatch as lb
 from bench.common import CACHE, progress
 from graphs import zoo
 from graphs.export import ExportError, ensure
 from lazybatch.demo.models import find
 from lazybatch.errors import InvalidInput
+from lazybatch.executors.base import Model
 
 Batch = dict[str, NDArray[Any]]
 
@@ -31,6 +33,10 @@ class Subject:
     name: str
     path: Path
     batch: Callable[[int, int], Batch]
+
+    def load(self) -> Model:
+        """The model, split and planned for the shapes that are measured."""
+        return lb.load(self.path, example_inputs=self.rows(2))
 
     def rows(self, count: int, seed: int = 0) -> list[Batch]:
         """Rows without a batch axis, as callers submit them."""

@@ -32,8 +32,9 @@ class Embeddings(nn.Module):
     def forward(self, input_ids: Tensor) -> Tensor:
         """Embed a batch of token ids."""
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-        embedded = self.word(input_ids) + self.position(positions) + self.token_type.weight[0]
-        return self.norm(embedded)
+        embedded: Tensor = self.word(input_ids) + self.position(positions) + self.token_type.weight[0]
+        normed: Tensor = self.norm(embedded)
+        return normed
 
 
 class Layer(nn.Module):
@@ -58,12 +59,14 @@ class Layer(nn.Module):
 
         scores = heads(self.query(x)) @ heads(self.key(x)).transpose(2, 3) * (HIDDEN // HEADS) ** -0.5
         mixed = torch.softmax(scores + bias, dim=-1) @ heads(self.value(x))
-        return self.attended(mixed.transpose(1, 2).reshape(rows, length, HIDDEN))
+        attended: Tensor = self.attended(mixed.transpose(1, 2).reshape(rows, length, HIDDEN))
+        return attended
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """bias: (N, 1, 1, L), 0 where a position may be attended to."""
         x = self.attention_norm(x + self._attention(x, bias))
-        return self.output_norm(x + self.outer(functional.gelu(self.inner(x))))
+        y: Tensor = self.output_norm(x + self.outer(functional.gelu(self.inner(x))))
+        return y
 
 
 class Bert(nn.Module):

@@ -60,6 +60,7 @@ def export(name: str, directory: Path, *, length: int | None = LENGTH_DEFAULT, s
                 dynamo=True,
                 external_data=False,
             )
+            assert program is not None, "the exporter returns a program unless it is given a file"
             program.save(str(partial), external_data=False)
         partial.replace(path)
     finally:

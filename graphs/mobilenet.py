@@ -57,7 +57,8 @@ class MobileNetV2(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Logits of a batch of images."""
-        return self.classifier(self.features(image).mean(dim=(2, 3)))
+        logits: Tensor = self.classifier(self.features(image).mean(dim=(2, 3)))
+        return logits
 
 
 def build(seed: int) -> nn.Module:

@@ -60,7 +60,8 @@ class ResNet50(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Logits of a batch of images."""
         x = self.blocks(self.pool(torch.relu(self.stem(image))))
-        return self.classifier(x.mean(dim=(2, 3)))
+        logits: Tensor = self.classifier(x.mean(dim=(2, 3)))
+        return logits
 
 
 def build(seed: int) -> nn.Module:

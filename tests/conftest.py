@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, settings
 # No timing is asserted anywhere: a slow machine must not fail a property.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("long", settings.get_profile("default"), max_examples=2000, stateful_step_count=100)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+# The same examples in every run: a red build is red again when it is repeated.
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

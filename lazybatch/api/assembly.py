@@ -6,6 +6,7 @@ Must not know: threads, futures, requests.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,6 +23,8 @@ from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import MemoryPlan, Model
 from lazybatch.executors.callable import CallableModel
 from lazybatch.profiles import check_table
+
+_log = logging.getLogger("lazybatch.api")
 
 QUICK_PROFILE_S = 5.0
 """How long to measure a model for which no latency table was given, in seconds."""
@@ -133,6 +136,7 @@ def _measure(name: str, model: Model, options: ModelOptions) -> LatencyTable:
         )
     most = options.max_batch_size
     sizes = sorted({1 << k for k in range(most.bit_length()) if 1 << k <= most} | {most})
+    _log.info("model %r has no latency table: measuring it for about %g s", name, QUICK_PROFILE_S)
     return profiler.profile(model, tuple(sizes), budget_s=QUICK_PROFILE_S, repeats=_QUICK_REPEATS)
 
 

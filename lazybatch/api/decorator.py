@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from lazybatch.api.batcher import LazyBatcher
 from lazybatch.config import BatcherOptions, ModelOptions
@@ -150,7 +150,17 @@ def _check(options: dict[str, Any]) -> None:
     BatcherOptions(**{"policy": "graph", **chosen})
 
 
-def batched(fn: BatchFunction | None = None, /, **options: Any) -> Any:
+@overload
+def batched(fn: BatchFunction, /) -> BatchedFunction: ...
+
+
+@overload
+def batched(fn: None = None, /, **options: Any) -> Callable[[BatchFunction], BatchedFunction]: ...
+
+
+def batched(
+    fn: BatchFunction | None = None, /, **options: Any
+) -> BatchedFunction | Callable[[BatchFunction], BatchedFunction]:
     """Decorate a callable ``list[inputs] -> list[outputs]`` so that concurrent callers share its calls.
 
     ``@batched`` or ``@batched(max_batch_size=16, max_delay=0.001)``. Options are those of `LazyBatcher`, and of

@@ -7,7 +7,7 @@ Order: the request of the highest *effective level* comes first, then the oldest
 priority plus one for every `ageing_ns` it has waited, so nobody starves. Rows are taken for one sub-batch at a time,
 all of one signature: that of the first request, and in the same order.
 
-A level may limit the time its requests wait here: past it they are rejected, or demoted below every other level.
+A level may limit the time its requests wait here: past it they are rejected, or demoted below every listed level.
 Rows that are being retried alone keep their place by arrival and are exempt from both capacity and timeouts.
 """
 

@@ -137,7 +137,7 @@ def show(runs: Sequence[Run], setting: Setting, said: Sequence[str], files: dict
     """Everything on stdout: what was served, the table, the verdicts, the files."""
     alone = ", ".join(f"{model} {setting.alone_ms[model]:.1f} ms alone" for model in MODELS)
     target = ", ".join(f"{model} {setting.sla_s[model] * 1e3:.0f} ms" for model in MODELS)
-    nodes = ", ".join(f"{model} {len(setting.served[model].graph)} nodes" for model in MODELS)
+    nodes = ", ".join(f"{model} in {len(setting.served[model].graph)} node(s)" for model in MODELS)
     print(f"PP-OCR's direction model and recogniser, requests in equal parts: {nodes}; {alone}; targets: {target}.")
     lines_read = dict(example for run in runs for example in run.examples)
     for text, read in list(lines_read.items())[:3]:

@@ -67,10 +67,10 @@ def prepare(profile_s: float = 5.0) -> Setting:
     served, tables, rows, wanted, outputs = {}, {}, {}, {}, {}
     for name in MODELS:
         path = models.find(name)
-        served[name] = load(path)
         session = open_session(path, optimise=True)
         entry, leave = session.get_inputs()[0].name, session.get_outputs()[0].name
         rows[name] = [{entry: made[name](line)} for line in drawn]
+        served[name] = load(path, example_inputs=rows[name][:2])
         wanted[name] = [session.run([leave], {entry: row[entry][None]})[0][0] for row in rows[name]]
         outputs[name] = leave
         tables[name] = profiler.profile(

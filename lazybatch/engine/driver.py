@@ -19,13 +19,14 @@ from lazybatch.core.lane import LaneSpec
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.core.task import Merge, Task, Where
 from lazybatch.engine.clock import Clock
-from lazybatch.engine.entry import Entry, Event, State
+from lazybatch.engine.entry import Entry, Event
 from lazybatch.engine.ledger import Ledger
 from lazybatch.engine.mailbox import Arrived, Close, Mailbox, Message, Ran, Refused, Withdrawn
+from lazybatch.engine.watch import Watch, engine_error, node_error
 from lazybatch.engine.workers import Job, Workers, execute
 from lazybatch.errors import DeadlineExceeded, ExecutionError, InvariantError, LazyBatchError, ShuttingDown
 from lazybatch.executors.base import Executor
-from lazybatch.metrics import Observer, Observers, Outcome
+from lazybatch.metrics import Observer, Outcome
 
 _log = logging.getLogger("lazybatch.engine")
 
@@ -57,13 +58,13 @@ class Driver:
         self._ledger = ledger
         self._mailbox = mailbox
         self._clock = clock
-        self._observers = Observers(observers)
+        self._watch = Watch(observers)
         self._workers = workers
         self._entries: dict[int, Entry] = {}
         self._members: dict[int, tuple[ServedModel, list[int]]] = {}
         self._outstanding = 0
         self._generation = 0
-        self._closing = False
+        self._closing = self._aborting = False
         self.finished = False
         self.scheduler = make_scheduler()
 
@@ -109,17 +110,17 @@ class Driver:
                 self._closing = True
                 self.scheduler.drain()
                 if not message.drain:
+                    self._aborting = True
                     self._abort(now)
             case Refused():
                 for request in message.requests:
-                    self._notify("exited", now, request, Outcome.REJECTED, None)
+                    self._watch.exited(now, request, Outcome.REJECTED, None)
 
     def _arrive(self, entries: Iterable[Entry], now: int) -> None:
         for entry in entries:
             request = entry.request
             self._entries[request.id] = entry
-            if self._observers:
-                self._notify("arrived", now, request)
+            self._watch.arrived(now, request)
             if entry.ended:
                 self._forget(request.id)
                 continue
@@ -127,7 +128,7 @@ class Driver:
                 self.scheduler.add(request)
             except LazyBatchError as error:  # admission was exact, so this is ours; the row must not be lost over it
                 _log.error("an admitted row was refused by the scheduler", exc_info=True)
-                self._fail(entry, f"the scheduler refused it: {error}", error, now)
+                self._fail(entry, "the scheduler refused an admitted row", error, now)
 
     # -- running nodes -------------------------------------------------------------------------------------------
 
@@ -139,13 +140,12 @@ class Driver:
             self._ledger.opened(task, entries, now)
             self._members[task.sub_batch] = (served, list(task.opened))
             rows = {entry.request.id: entry.row for entry in entries if entry.row is not None}
-            if self._observers:
-                self._notify("opened", now, task)
-                if task.preempted is not None:
-                    self._notify("preempted", now, task)
+            self._watch.opened(now, task)
+            if task.preempted is not None:
+                self._watch.preempted(now, task)
         last = task.node == len(served.spec.graph) - 1
         job = Job(task, served.executor, rows, last, self._generation)
-        if served.pooled and self._workers is not None:
+        if self._workers is not None and served.pooled:
             self._outstanding += 1
             self._workers.put(job)
             return
@@ -166,8 +166,7 @@ class Driver:
         """A node boundary: tell the scheduler, then do what follows from it."""
         failed = error is not None
         self._ledger.dispatched(task, start_ns, end_ns, failed)
-        if self._observers:
-            self._notify("dispatched", start_ns, end_ns, task, failed)
+        self._watch.dispatched(start_ns, end_ns, task, failed)
         if error is not None:
             self._failed(task, error, end_ns)
             return
@@ -188,14 +187,13 @@ class Driver:
                 entry = self._forget(request_id)
                 result = results.get(request_id, _MISSING)
                 if result is _MISSING or isinstance(result, BaseException):
-                    error = self._error(task, result)
+                    error = node_error(task, self._node_name(task), result)
                     if self._ledger.move(entry, Event.FAIL, now):
                         outcomes.append((entry, None, error))
                 elif self._ledger.move(entry, Event.COMPLETE, now):
                     outcomes.append((entry, result, None))
         for entry, result, failure in outcomes:
-            if self._observers:
-                self._exited(entry, now, Outcome.COMPLETED if failure is None else Outcome.FAILED)
+            self._watch.ended(entry, now, Outcome.COMPLETED if failure is None else Outcome.FAILED)
             if failure is None:
                 entry.future.deliver(result)
             else:
@@ -209,29 +207,23 @@ class Driver:
             self._forget(request_id)
         for request_id in failure.retried:
             self._ledger.move(self._entries[request_id], Event.RETRY, now)
+        if failure.retried and self._aborting:
+            self._abort(now)
         for request_id in failure.failed:
-            self._resolve(self._forget(request_id), Event.FAIL, self._error(task, error), now)
+            self._resolve(self._forget(request_id), Event.FAIL, node_error(task, self._node_name(task), error), now)
         self._merge_all(failure.merges, now)
 
-    def _error(self, task: Task, cause: object) -> ExecutionError:
-        """The error of one row; each row gets its own, so that tracebacks do not mix."""
-        node = self._served[task.model].spec.graph.nodes[task.node].name
-        if not isinstance(cause, BaseException):
-            return ExecutionError(f"model {task.model!r}: the executor returned no result for this row")
-        if isinstance(cause, ExecutionError):  # the executor has said it all
-            error = ExecutionError(*cause.args)
-            error.__cause__ = cause.__cause__
-            return error
-        error = ExecutionError(f"model {task.model!r}, node {node!r}: {type(cause).__name__}: {cause}")
-        error.__cause__ = cause
-        return error
+    def _on_worker(self, model: str) -> bool:
+        return self._workers is not None and self._served[model].pooled
+
+    def _node_name(self, task: Task) -> str:
+        return self._served[task.model].spec.graph.nodes[task.node].name
 
     # -- rows that leave early, sub-batches that join ----------------------------------------------------------------
 
     def _withdraw(self, entry: Entry, outcome: Outcome, now: int) -> None:
         """The future is resolved; take the row out of queue or sub-batch. It may have finished meanwhile."""
-        if self._observers:
-            self._exited(entry, now, outcome)
+        self._watch.ended(entry, now, outcome)
         self._remove(entry.request.id, now)
 
     def _remove(self, request_id: int, now: int) -> None:
@@ -269,8 +261,7 @@ class Driver:
             served, source = self._members.pop(merge.source)
             self._members[merge.target][1].extend(source)
             self._ledger.merged(merge, now)
-            if self._observers:
-                self._notify("merged", now, merge)
+            self._watch.merged(now, merge)
             try:
                 served.executor.merge(merge.target, merge.source)
             except BaseException as error:
@@ -284,7 +275,7 @@ class Driver:
         merges: list[Merge] = []
         for request_id in members:
             merges += self.scheduler.cancel(request_id, now).merges
-            self._fail(self._entries[request_id], f"{what}: {type(error).__name__}: {error}", error, now)
+            self._fail(self._entries[request_id], what, error, now)
         self._merge_all(merges, now)
 
     @staticmethod
@@ -303,15 +294,13 @@ class Driver:
         self._resolve(entry, Event.EXPIRE, DeadlineExceeded(text), now)
 
     def _fail(self, entry: Entry, text: str, cause: BaseException, now: int) -> None:
-        self._forget(entry.request.id)
-        error = ExecutionError(f"model {entry.request.model!r}: {text}")
-        error.__cause__ = cause
-        self._resolve(entry, Event.FAIL, error, now)
+        self._entries.pop(entry.request.id, None)
+        entry.row = None
+        self._resolve(entry, Event.FAIL, engine_error(f"model {entry.request.model!r}: {text}", cause), now)
 
     def _resolve(self, entry: Entry, event: Event, error: LazyBatchError, now: int) -> None:
         if self._ledger.move(entry, event, now):
-            if self._observers:
-                self._exited(entry, now, _OUTCOMES[event])
+            self._watch.ended(entry, now, _OUTCOMES[event])
             entry.future.fail(error)
 
     def _forget(self, request_id: int) -> Entry:
@@ -323,8 +312,7 @@ class Driver:
     def _abort(self, now: int) -> None:
         """Shutdown without drain: everything that is not being run by a worker right now ends here."""
         for entry in list(self._entries.values()):
-            pooled = self._served[entry.request.model].pooled and self._workers is not None
-            if entry.request.id not in self._entries or (pooled and entry.state is State.RUNNING):
+            if entry.request.id not in self._entries or (entry.running and self._on_worker(entry.request.model)):
                 continue
             self._resolve(entry, Event.CANCEL, ShuttingDown("the batcher was shut down before this row ran"), now)
             self._remove(entry.request.id, now)
@@ -334,17 +322,14 @@ class Driver:
         now = self._clock.now_ns()
         self._generation += 1
         for sub_batch, (served, _) in self._members.items():
-            if not (served.pooled and self._workers is not None):  # a worker's sub-batch is ended when it comes back
+            if not self._on_worker(served.spec.graph.model):  # a worker's sub-batch is ended when it comes back
                 self._discard(served, sub_batch)
         self._members.clear()
         self._entries.clear()
         with self._ledger.lock:
             entries = list(self._ledger.live.values())
         for entry in entries:
-            entry.row = None
-            failure = ExecutionError(f"model {entry.request.model!r}: the scheduler failed: {error!r}")
-            failure.__cause__ = error
-            self._resolve(entry, Event.FAIL, failure, now)
+            self._fail(entry, "the scheduler failed", error, now)
         self.scheduler = self._make_scheduler()
         if self._closing:
             self.scheduler.drain()
@@ -356,17 +341,6 @@ class Driver:
             except BaseException:
                 _log.error("executor of %r failed to shut down", served.spec.graph.model, exc_info=True)
         self.finished = True
-
-    # -- observers -----------------------------------------------------------------------------------------------
-
-    def _exited(self, entry: Entry, now: int, outcome: Outcome) -> None:
-        self._notify("exited", now, entry.request, outcome, entry.first_dispatch_ns)
-
-    def _notify(self, hook: str, *arguments: Any) -> None:
-        try:
-            getattr(self._observers, hook)(*arguments)
-        except BaseException:
-            _log.error("an observer failed in %r", hook, exc_info=True)
 
 
 _MISSING = object()

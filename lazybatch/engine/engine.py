@@ -11,12 +11,9 @@ is stopped in the middle of a runtime's native code.
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from time import monotonic
@@ -24,6 +21,7 @@ from time import monotonic
 from lazybatch.core.policies.base import Policy
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.scheduler import Scheduler
+from lazybatch.engine import lifetime
 from lazybatch.engine.clock import Clock, MonotonicClock
 from lazybatch.engine.driver import Driver, ServedModel
 from lazybatch.engine.entry import Entry, Event, RequestFuture
@@ -38,7 +36,6 @@ from lazybatch.metrics import Observer, Outcome
 
 _log = logging.getLogger("lazybatch.engine")
 
-_EXIT_WAIT_S = 5.0
 _RESETS_MAX = 3
 
 
@@ -93,7 +90,7 @@ class Engine:
         self._resets = 0
         self._on_end = on_end
         if threaded:
-            _alive.add(self)
+            lifetime.alive.add(self)
             self._start_thread(self._run, "engine")
 
     # -- what callers do -----------------------------------------------------------------------------------------
@@ -178,7 +175,7 @@ class Engine:
     def _entry(self, request: Request, row: Row, limit_ns: int | None) -> Entry:
         future = RequestFuture(on_own_thread=self.on_own_thread)
         entry = Entry(request, row, limit_ns, future)
-        future.bind(partial(self._cancel, entry))
+        future.bind(partial(self._cancel, entry), partial(getattr, entry, "running"))
         return entry
 
     # -- ends that do not wait for the engine thread -----------------------------------------------------------------
@@ -227,20 +224,27 @@ class Engine:
         if not drain:
             self._end_waiting(running=False)
         if not self._threaded:
-            while not self._driver.finished and not self._ended.is_set():
+            while not self._ended.is_set():
                 self.step_and_wait()
-        if self._ended.wait(None if until is None else max(0.0, until - monotonic())):
-            return True
-        self._mailbox.post(Close(drain=False))
-        self._end_waiting(running=True)
-        return self._ended.is_set()
+        ended = self._ended.wait(None if until is None else max(0.0, until - monotonic()))
+        if not ended:
+            self._mailbox.post(Close(drain=False))
+        self._end_waiting(running=True)  # none are left, unless time is up or the engine thread died
+        return ended
 
     # -- the engine's own thread ---------------------------------------------------------------------------------
 
     def step(self) -> bool:
         """One turn of the loop, for engines without a thread: whether a node ran."""
+        if self._threaded:
+            raise InvalidInput("this engine has its own thread; step is for engines made with threaded=False")
+        if self._ended.is_set():
+            return False
         self._timers.fire(self._clock.now_ns())
-        return self._driver.turn()
+        ran = self._turn(self._driver.turn)
+        if self._driver.finished:
+            self._end_threads()
+        return ran
 
     def next_wakeup_ns(self) -> int | None:
         """After `step` returned False: when to call it again at the latest; None: when something was submitted."""
@@ -249,10 +253,8 @@ class Engine:
 
     def step_and_wait(self) -> None:
         """One turn; when nothing ran, wait (or let the stepped clock jump) until there may be something."""
-        if not self._turn(self.step) and not self._driver.finished:
+        if not self.step() and not self._ended.is_set():
             self._clock.wait(self._mailbox, self.next_wakeup_ns())
-        if self._driver.finished:
-            self._end_threads()
 
     @property
     def scheduler(self) -> Scheduler:
@@ -290,18 +292,19 @@ class Engine:
     def _end_threads(self) -> None:
         with self._ledger.lock:
             self._closed = self._closed or "the batcher is shut down"
-        self._timers.stop()
-        if self._workers is not None:
-            self._workers.stop()
-        self._end_waiting(running=True)  # after a drain there are none
-        on_end, self._on_end = self._on_end, None
-        if on_end is not None:
-            try:
+        try:
+            self._timers.stop()
+            if self._workers is not None:
+                self._workers.stop()
+            self._end_waiting(running=True)  # after a drain there are none
+            on_end, self._on_end = self._on_end, None
+            if on_end is not None:
                 on_end()
-            except BaseException:
-                _log.error("ending an observer failed", exc_info=True)
-        _alive.discard(self)
-        self._ended.set()
+        except BaseException:
+            _log.error("the engine did not end cleanly", exc_info=True)
+        finally:
+            lifetime.alive.discard(self)
+            self._ended.set()
 
     def _start_thread(self, body: Callable[[], None], role: str) -> threading.Thread:
         def owned() -> None:
@@ -339,25 +342,3 @@ _CAUSES: dict[type[LazyBatchError], str] = {
     DeadlineExceeded: "deadline",
     ShuttingDown: "shutting_down",
 }
-
-_alive: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-def _at_exit() -> None:
-    engines = list(_alive)
-    for engine in engines:
-        engine.close(drain=False)
-    until = monotonic() + _EXIT_WAIT_S
-    for engine in engines:
-        engine.shutdown(drain=False, timeout=max(0.0, until - monotonic()))
-
-
-def _after_fork() -> None:
-    for engine in list(_alive):
-        engine.abandon()
-    _alive.clear()
-
-
-atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -76,20 +76,27 @@ class RequestFuture(Future[Any]):
     def __init__(self, on_own_thread: Callable[[], bool] | None = None) -> None:
         super().__init__()
         self._withdraw: Callable[[], bool] | None = None
+        self._started: Callable[[], bool] | None = None
         self._on_own_thread = on_own_thread
 
-    def bind(self, withdraw: Callable[[], bool]) -> None:
-        """Say how the row is withdrawn: a callable that returns whether it was still there to be withdrawn."""
+    def bind(self, withdraw: Callable[[], bool], started: Callable[[], bool]) -> None:
+        """Attach the row: how it is withdrawn (True if it had not ended before), and whether it is in a sub-batch."""
         self._withdraw = withdraw
+        self._started = started
 
     def cancel(self) -> bool:
         """Withdraw the row; whether the future is cancelled now."""
         withdraw = self._withdraw
         if withdraw is not None and withdraw():
             with self._settling():
-                super().cancel()
-                self.set_running_or_notify_cancel()
+                if super().cancel():
+                    self.set_running_or_notify_cancel()
         return self.cancelled()
+
+    def running(self) -> bool:
+        """Whether the row is in a sub-batch now; it can still be cancelled."""
+        started = self._started
+        return started is not None and not self.done() and started()
 
     def result(self, timeout: float | None = None) -> Any:
         """See `concurrent.futures.Future.result`; raises `SelfWait` on the batcher's own threads."""
@@ -128,7 +135,7 @@ class RequestFuture(Future[Any]):
             _log.error("%r was resolved from outside", self, exc_info=True)
         finally:
             # A future may be kept for long; the engine and its models must not be kept with it.
-            self._withdraw = self._on_own_thread = None
+            self._withdraw = self._started = self._on_own_thread = None
 
     def deliver(self, result: Any) -> None:
         """Resolve with a result; for whoever ended the entry."""
@@ -161,6 +168,11 @@ class Entry:
     def ended(self) -> bool:
         """Whether the row is in a final state."""
         return not TRANSITIONS[self.state]
+
+    @property
+    def running(self) -> bool:
+        """Whether the row is in a sub-batch."""
+        return self.state is State.RUNNING
 
     @property
     def waiting(self) -> bool:

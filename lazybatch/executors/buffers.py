@@ -100,6 +100,10 @@ class BufferPool:
         self._free.clear()
         self._all.clear()
 
+    def __len__(self) -> int:
+        """Sets, lent or not."""
+        return len(self._all)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all sets, lent or not."""

@@ -31,6 +31,8 @@ _REHEARSAL = -1
 class OrtExecutor:
     """An `Executor` over the sessions of one partition; see the module's text.
 
+    weights_bytes: of all nodes. loaded_bytes: what the process grew by when the sessions were opened, which is less
+    where weights are mapped from files and read only when they are first used.
     Raises `InvalidInput` for a ``max_batch_size`` below 1.
     """
 
@@ -42,41 +44,53 @@ class OrtExecutor:
         max_batch_size: int,
         on_cpu: bool = True,
         weights_bytes: int = 0,
+        loaded_bytes: int = 0,
     ) -> None:
         if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int) or max_batch_size < 1:
             raise InvalidInput(f"max_batch_size must be a positive integer, got {max_batch_size!r}")
         self._partition = partition
-        self._pieces = pieces
+        self.pieces = pieces
         self._store = RowStore(partition, max_batch_size if partition.joinable else 1, with_buffers=on_cpu)
         self._bindable = [all(map(self._store.has_buffer, (*p.inputs, *p.outputs))) for p in partition.pieces]
         self._live: dict[int, SubBatch] = {}
         self._weights_bytes = weights_bytes
+        self._grown_bytes = loaded_bytes
         self._scratch_bytes = 0
 
     def plan(self, row: Row) -> MemoryPlan:
         """Learn the shapes of this row's signature, and lay out memory for the maximum batch of such rows.
 
-        Runs every node once on one row and once on the maximum batch (the second time measures the runtime's own
-        scratch memory). Call it before serving, and not while other code allocates. Raises `ExecutionError`.
+        Runs every node on one row and then twice on the maximum batch (the second pass may allocate differently), up
+        to results; what the process grew by, less weights and buffers, is the scratch memory. So call it before
+        serving, and not while other code allocates. Raises `ExecutionError`.
         """
-        self._run_through(row, 1)
+        before = resident_bytes()
+        self._rehearse(row, 1)
         store = self._store
         store.pool.prepare(SETS_PLANNED if store.capacity > 1 else 1, store.layout(row).slot_bytes)
-        before = resident_bytes()
-        self._run_through(row, store.capacity)
-        self._scratch_bytes += max(0, (resident_bytes() or 0) - (before or 0))
+        for _ in range(2):
+            results = self._rehearse(row, store.capacity)
+        self._grown_bytes += max(0, (resident_bytes() or 0) - (before or 0))
+        del results  # callers hold theirs while the next batch runs
+        self._scratch_bytes = max(0, self._grown_bytes - self._weights_bytes - store.pool.nbytes)
         return self.memory()
 
+    @property
+    def buffer_sets(self) -> int:
+        """How many sub-batches have been in flight at once, or were planned for."""
+        return len(self._store.pool)
+
     def memory(self) -> MemoryPlan:
-        """What is planned so far: weights as loaded, all buffers, and the scratch memory measured by `plan`."""
+        """What is planned so far: weights, all buffers, and the scratch memory measured by `plan`."""
         return MemoryPlan(self._weights_bytes, self._store.pool.nbytes, self._scratch_bytes)
 
-    def _run_through(self, row: Row, rows: int) -> None:
-        """Run all nodes on copies of one row, without results."""
-        self.open(_REHEARSAL, {_REHEARSAL: row}, rows)
+    def _rehearse(self, row: Row, rows: int) -> dict[int, Any]:
+        """Run all nodes on copies of one row."""
+        self.open(_REHEARSAL, dict.fromkeys(range(rows), row), rows)
         try:
-            for node in range(len(self._pieces)):
+            for node in range(len(self.pieces)):
                 self.run(_REHEARSAL, node)
+            return self.close(_REHEARSAL)
         finally:
             self.discard(_REHEARSAL)
 
@@ -94,7 +108,7 @@ class OrtExecutor:
         if node != state.cursor:
             raise InvariantError(f"sub-batch {sub_batch} stands at node {state.cursor}, not {node}")
         step = state.frame.steps[node]
-        if step is None and self._bindable[node] and state.layout.knows(self._pieces[node].outputs):
+        if step is None and self._bindable[node] and state.layout.knows(self.pieces[node].outputs):
             step = state.frame.steps[node] = self._bind(state, node)
         if step is None:
             self._run_free(state, node)
@@ -102,7 +116,7 @@ class OrtExecutor:
             try:
                 step()
             except Exception as error:
-                raise self._pieces[node].failure(error) from error
+                raise self.pieces[node].failure(error) from error
         state.cursor = node + 1
 
     def merge(self, target: int, source: int) -> None:
@@ -132,8 +146,8 @@ class OrtExecutor:
     def close(self, sub_batch: int) -> dict[int, Any]:
         """Results by request: a dict of arrays of their own. See `Partition` for what has a batch axis."""
         state = self._live[sub_batch]
-        if state.cursor != len(self._pieces):
-            raise InvariantError(f"sub-batch {sub_batch} closed at node {state.cursor} of {len(self._pieces)}")
+        if state.cursor != len(self.pieces):
+            raise InvariantError(f"sub-batch {sub_batch} closed at node {state.cursor} of {len(self.pieces)}")
         results: dict[int, dict[str, Any]] = {request: {} for request in state.requests}
         for name in self._partition.outputs:
             for request, value in zip(state.requests, self._store.scatter(state, name), strict=True):
@@ -158,7 +172,7 @@ class OrtExecutor:
 
     def _bind(self, state: SubBatch, node: int) -> Step | None:
         """The call that runs a node on this sub-batch's buffers; None where ONNX Runtime would not write to them."""
-        piece = self._pieces[node]
+        piece = self.pieces[node]
         self._store.make_room(state, piece.outputs)
 
         def places(names: Sequence[str]) -> list[Place]:
@@ -172,7 +186,7 @@ class OrtExecutor:
 
     def _run_free(self, state: SubBatch, node: int) -> None:
         """Run a node with outputs allocated by ONNX Runtime; learn their shapes, and store what has a buffer."""
-        piece, store = self._pieces[node], self._store
+        piece, store = self.pieces[node], self._store
         outputs = piece.run(
             {name: store.view(state, name) if store.has_buffer(name) else state.values[name] for name in piece.inputs}
         )

@@ -21,9 +21,6 @@ from lazybatch.executors.ort_session import CPU, CUDA, open_session, pool_thread
 from lazybatch.executors.resident import resident_bytes
 from lazybatch.partition.pieces import Partition
 
-WHOLE_FILE = "whole.onnx"
-"""The optimised model before it was cut, in the partition's directory."""
-
 
 class OrtModel:
     """A `Model` on ONNX Runtime.
@@ -43,7 +40,7 @@ class OrtModel:
         self._providers = provider_names(providers)
         device = "cuda" if CUDA in self._providers else "cpu"
         before = resident_bytes()
-        self._pieces = [
+        self.pieces = [
             OrtPiece.of(
                 piece.name,
                 open_session(piece.path, optimise=False, threads=threads, providers=self._providers),
@@ -53,9 +50,7 @@ class OrtModel:
             )
             for piece in partition.pieces
         ]
-        self._weights_bytes = max(
-            sum(piece.weights_bytes for piece in partition.pieces), (resident_bytes() or 0) - (before or 0)
-        )
+        self._loaded_bytes = max(0, (resident_bytes() or 0) - (before or 0))
 
     @property
     def name(self) -> str:
@@ -89,7 +84,8 @@ class OrtModel:
 
     def admit(self, inputs: Any) -> Row:
         """Check and copy one row; see `lazybatch.executors.ort_admission`. Raises `InvalidInput`."""
-        return admit_row(self.partition, inputs)
+        weights = self.partition.provenance.get("weights")
+        return admit_row(self.partition, inputs, weights if isinstance(weights, Sequence) else ())
 
     def sample_row(self, seed: int) -> dict[str, Any]:
         """One made-up row as callers give it; see `lazybatch.executors.ort_sample`. Raises `InvalidInput`."""
@@ -100,7 +96,7 @@ class OrtModel:
 
         Raises `ExecutionError` naming the node that failed.
         """
-        return run_chain(self._pieces, feeds, self.partition.outputs)
+        return run_chain(self.pieces, feeds, self.partition.outputs)
 
     def executor(self, *, max_batch_size: int) -> OrtExecutor:
         """A fresh executor, with memory planned for ``max_batch_size`` rows of the shape the partition was made with.
@@ -109,10 +105,11 @@ class OrtModel:
         """
         made = OrtExecutor(
             self.partition,
-            self._pieces,
+            self.pieces,
             max_batch_size=max_batch_size,
             on_cpu=self._providers == [CPU],
-            weights_bytes=self._weights_bytes,
+            weights_bytes=sum(piece.weights_bytes for piece in self.partition.pieces),
+            loaded_bytes=self._loaded_bytes,
         )
         # A model may refuse made-up rows (an index out of range, say); then memory is laid out as real rows come.
         with suppress(InvalidInput, ExecutionError):
@@ -121,7 +118,7 @@ class OrtModel:
 
     def whole_session(self) -> Any:
         """The optimised whole model as one session under the same settings, for comparisons. Raises `ModelError`."""
-        path = self.partition.directory / WHOLE_FILE
+        path = self.partition.directory / str(self.partition.provenance.get("whole", "whole.onnx"))
         if not path.exists():
             raise ModelError(f"model {self.name!r}: its directory {self.partition.directory} holds no whole model")
         return open_session(path, optimise=False, threads=self._threads, providers=self._providers)

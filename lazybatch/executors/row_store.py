@@ -69,6 +69,8 @@ class RowStore:
         self.capacity = capacity
         self._partition = partition
         held = {n for n, b in partition.boundaries.items() if with_buffers and _can_be_bound(b)}
+        if not partition.joinable:  # whether an answer is one row was seen, not proved: it is not bound to that shape
+            held -= set(partition.outputs) - set(partition.inputs)
         self.plan = assign_slots(partition, held)
         self.pool = BufferPool(self.plan.count)
         self._layouts: OrderedDict[Hashable, Layout] = OrderedDict()
@@ -175,7 +177,7 @@ class RowStore:
         boundary = self._partition.boundaries[name]
         value = self._array(state, name)
         count = len(state.requests)
-        if boundary.kind is Kind.ROWS and boundary.axis is not None:
+        if boundary.kind is Kind.ROWS and boundary.axis is not None and self._splits(boundary, value):
             rows = by_row(value, boundary.axis, state.rows)[:count]
             if boundary.unit:
                 rows = rows.squeeze(boundary.axis + 1)
@@ -183,6 +185,11 @@ class RowStore:
         if boundary.kind is Kind.SIZE:
             value = _size_at(boundary, value, state.rows, 1)
         return [np.array(value) if isinstance(value, np.ndarray) else value for _ in range(count)]
+
+    def _splits(self, boundary: Boundary, value: Any) -> bool:
+        """Whether an answer can be taken apart: served alone, one that is no single row stays as it is."""
+        axis = boundary.axis or 0
+        return self._partition.joinable or not boundary.unit or (np.ndim(value) > axis and value.shape[axis] == 1)
 
     def _array(self, state: SubBatch, name: str) -> Any:
         """A live tensor as an array (or list), wherever it lies."""

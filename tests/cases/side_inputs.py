@@ -62,6 +62,17 @@ def other_side_inputs(kind: str) -> Made:
     return build(nodes, inputs, [Y4], [const("axis", [1])]), singles, SIDE
 
 
+@case(JOINS, add=("Add",), multiply=("Mul",), subtract=("Sub",))
+def one_row_for_all_rows(kind: str) -> Made:
+    """A value computed from an unbatched [1, 4] meets the rows; its shape is theirs only when there is one row.
+
+    Whoever writes the sum over it because the shapes were equal once, spoils every other row.
+    """
+    nodes = [op("Tanh", "side", "a"), op("Relu", "x", "b"), op(kind, "a b", "c"), op("Neg", "c", "y")]
+    singles = [{**feeds, "side": floats(5, 1, 4)} for feeds in rows(4, 4)]
+    return build(nodes, [X4, value("side", F32, [1, 4])], [Y4]), singles, SIDE
+
+
 @case(JOINS, lstm=(False,), lengths=(True,))
 def sequences_of_different_length(lengths: bool) -> Made:
     """A bidirectional LSTM: padding would change the short ones, so only sequences of one length may join."""

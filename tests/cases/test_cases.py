@@ -13,7 +13,7 @@ from tests import serving
 from tests.cases.case import Case, Verdict
 from tests.cases.catalogue import EVERY
 from tests.loading import load_fine
-from tests.whole import Whole, assert_close_to_peak, assert_same_bits
+from tests.whole import Whole, aligned, assert_close_to_peak, assert_same_bits
 
 
 class Loaded:
@@ -79,7 +79,7 @@ def test_node_by_node_equals_whole(case: Case, loaded: Any) -> None:
     if together:
         runs.append(case.joined(together))
     for k, feeds in enumerate(runs):
-        assert_same_bits(one.model.run(feeds), one.whole.run(feeds), f"run {k}")
+        assert_same_bits(one.model.run(aligned(feeds)), one.whole.run(feeds), f"run {k}")
 
 
 @pytest.mark.parametrize("case", EVERY)
@@ -100,6 +100,17 @@ def test_preempted_and_merged(case: Case, seed: int, loaded: Any) -> None:
     half = len(case.singles)
     one.check(answers[:half], f"interleaved (seed {seed})")
     one.check(answers[half:], f"interleaved (seed {seed}), second half")
+
+
+@pytest.mark.parametrize("case", EVERY)
+@pytest.mark.parametrize("policy", ["lazy", "graph"])
+def test_through_the_batcher(case: Case, policy: str, loaded: Any) -> None:
+    """Submitted by several threads at once, each request gets what a single run gives."""
+    one = loaded(case)
+    count = len(case.singles)
+    answers = serving.batched(one.model, [case.request(k % count) for k in range(3 * count)], policy, max_batch_size=8)
+    for turn in range(3):
+        one.check(answers[turn * count : (turn + 1) * count], f"{policy}, turn {turn}")
 
 
 def test_the_catalogue_is_whole() -> None:

@@ -154,9 +154,19 @@ def detections_are_not_rows(gathered: bool) -> Made:
     return build(nodes, inputs, outputs, consts), _boxes(), {"boxes": 0, "logits": 0}
 
 
-@case(ALONE, "NonZero", "Compress", "Unique", "'y'", nonzero=("nonzero",), compress=("compress",), unique=("unique",))
+@case(
+    ALONE,
+    "NonZero",
+    "Compress",
+    "Unique",
+    "'y'",
+    nonzero=("nonzero",),
+    compress=("compress",),
+    unique=("unique",),
+    declared=("declared",),
+)
 def as_many_rows_as_the_data_say(kind: str) -> Made:
-    """The number of output rows depends on the numbers: each request may have none, one or several."""
+    """The number of output rows depends on the numbers, whatever is declared: none, one or several per request."""
     nodes = {
         "nonzero": [op("Round", "x", "r"), op("NonZero", "r", "z"), op("Transpose", "z", "y", perm=[1, 0])],
         "compress": [
@@ -165,9 +175,9 @@ def as_many_rows_as_the_data_say(kind: str) -> Made:
             op("Compress", "x keep", "y", axis=0),
         ],
         "unique": [op("Round", "x", "r"), op("Unique", "r", "y", axis=0)],
-    }[kind]
-    outputs = [value("y", I64 if kind == "nonzero" else F32, [None, None])]
-    consts = [const("axis", [1]), const("zero", 0.0)] if kind == "compress" else []
+    }[kind if kind != "declared" else "compress"]
+    outputs = [value("y", I64 if kind == "nonzero" else F32, [None, None] if kind != "declared" else ["N", 4])]
+    consts = [const("axis", [1]), const("zero", 0.0)] if kind in ("compress", "declared") else []
     return build(nodes, [X4], outputs, consts), rows(4, 4), {"x": 0}
 
 

@@ -9,7 +9,7 @@ import pytest
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import Lane, LaneSpec
 from lazybatch.errors import InvalidInput, TableMismatch
-from tests.core.kit import bare_spec, lane_spec, linear
+from tests.core.kit import bare_spec, lane_spec, linear, row, sub_batch
 
 
 def test_a_lane_predicts_with_its_table() -> None:
@@ -37,6 +37,19 @@ def test_padding_goes_to_the_next_allowed_size() -> None:
     lane = Lane(bare_spec(max_batch_size=8, allowed_sizes=(1, 4, 8)))
     assert [lane.padded_rows(rows) for rows in (1, 2, 3, 4, 5, 8)] == [None, 4, 4, None, 8, None]
     assert Lane(bare_spec(max_batch_size=8)).padded_rows(3) is None
+
+
+def test_newcomers_join_only_in_numbers_that_may_run() -> None:
+    """Every merge on the way up the stack must give an allowed size; without sizes, or in an empty lane, all may."""
+    lane = Lane(bare_spec(nodes=4, max_batch_size=8, allowed_sizes=(1, 2, 4, 8)))
+    assert lane.joining_rows(3) == 3
+    lane.table.push(sub_batch(0, row(0), row(1), cursor=3))
+    assert [lane.joining_rows(rows) for rows in (1, 2, 3, 6)] == [0, 2, 2, 2]
+    lane.table.push(sub_batch(1, row(2), row(3), cursor=2))
+    assert lane.joining_rows(4) == 0, "2 + 2 would do, and then 4 + 2 not"
+    free = Lane(bare_spec(nodes=4, max_batch_size=8))
+    free.table.push(sub_batch(0, row(0), cursor=3))
+    assert free.joining_rows(3) == 3
 
 
 @pytest.mark.parametrize(

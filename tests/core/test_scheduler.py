@@ -1,23 +1,20 @@
-"""The scheduler: Fig. 10 through it, every way a row can leave, policies that misbehave, and its invariants."""
+"""The scheduler: Fig. 10 through it, every way a row can leave, and the stack over several models."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import PriorityLevel
-from lazybatch.core.lane import Lane, LaneSpec
+from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies import GraphBatching, LazyBatching, Serial, Start, Wait
 from lazybatch.core.scheduler import Decision, Scheduler
 from lazybatch.core.slack import slack_single_ns
 from lazybatch.core.task import Cancellation, Completion, Failure, Merge, Reason, Task, Where
-from lazybatch.errors import InvalidInput, InvariantError, Overloaded
+from lazybatch.errors import InvalidInput, Overloaded
 from tests.core.conftest import Core
-from tests.core.kit import Asked, Ledger, bare_spec, is_alone, lane_spec, linear, row, waiting_ids
+from tests.core.kit import Asked, Ledger, bare_spec, is_alone, lane_spec, linear, row
 
 
 def run(scheduler: Scheduler, now: int) -> Task:
@@ -305,96 +302,6 @@ def test_without_news_to_wait_for_there_is_no_wakeup(core: Core) -> None:
     assert scheduler.next_wakeup() is None
 
 
-def foreign(view: Any, now: int) -> Start:
-    """A start in a lane of nobody's."""
-    lane = Lane(bare_spec(max_batch_size=4))
-    lane.queue.push(row(0))
-    return Start(lane, 1, Reason.START_IDLE)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        RuntimeError("broken"),
-        None,
-        "start, please",
-        Wait(until_ns=5),
-        Wait(until_ns=4),
-        lambda view, now: Start(view.lanes[0], 0, Reason.START_IDLE),
-        lambda view, now: Start(view.lanes[0], 5, Reason.START_IDLE),
-        lambda view, now: Start(view.lanes[0], None, Reason.START_IDLE),
-        lambda view, now: Start(view.lanes[1], 1, Reason.START_IDLE),
-        foreign,
-    ],
-    ids=[
-        "raises",
-        "go on",
-        "nonsense",
-        "wait till now",
-        "wait till then",
-        "0 rows",
-        "5 of 4",
-        "None",
-        "empty",
-        "alien",
-    ],
-)
-def test_a_policy_that_cannot_decide_is_overruled(core: Core, answer: Any) -> None:
-    """On a free processor: GraphB(0) starts what waits, and the failure is counted."""
-    scheduler = core.scheduler(Asked(answer), bare_spec(max_batch_size=4), bare_spec("b"))
-    for id in range(2):
-        scheduler.add(row(id))
-    task = run(scheduler, 5)
-    assert (task.opened, task.reason) == ((0, 1), Reason.START_IDLE)
-    assert scheduler.counts.policy_failures == 1
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        RuntimeError("broken"),
-        "go on, please",
-        Wait(),
-        Wait(until_ns=100),
-        lambda view, now: Start(view.lanes[0], 3, Reason.PREEMPT_SLACK),
-    ],
-    ids=["raises", "nonsense", "waits", "waits until", "no room"],
-)
-def test_a_policy_that_cannot_decide_does_not_stop_what_runs(core: Core, answer: Any) -> None:
-    """With a sub-batch under way: it goes on, nobody is parked for nothing, rows in flight stay within the maximum."""
-    scheduler = core.scheduler(GraphBatching(), bare_spec(nodes=2, max_batch_size=4))
-    for id in range(2):
-        scheduler.add(row(id))
-    scheduler.complete(run(scheduler, 0), 1)
-    for id in range(2, 6):
-        scheduler.add(row(id, 1))
-    scheduler._policy = Asked(answer)
-    task = run(scheduler, 1)
-    assert (task.node, task.reason) == (1, Reason.CONTINUE)
-    assert scheduler.counts.policy_failures == 1
-
-
-def test_waiting_for_news_that_cannot_come_is_overruled(core: Core) -> None:
-    """While draining, no arrival will ever end a wait without a time: what waits is started instead."""
-    scheduler = core.scheduler(Asked(Wait()), bare_spec())
-    scheduler.add(row(0))
-    scheduler.drain()
-    assert run(scheduler, 0).opened == (0,)
-    assert scheduler.counts.policy_failures == 1
-
-
-def test_waiting_for_a_running_task_is_fine_while_draining(core: Core) -> None:
-    """With another processor at work its end is news."""
-    scheduler = core.scheduler(Serial(), bare_spec(), processors=2)
-    for id in range(2):
-        scheduler.add(row(id))
-    run(scheduler, 0)
-    scheduler._policy = Asked(Wait())
-    scheduler.drain()
-    assert scheduler.schedule(0) is None
-    assert scheduler.counts.policy_failures == 0
-
-
 def test_a_choice_within_the_room_is_carried_out(core: Core) -> None:
     """Any policy may preempt with as many rows as still fit; they merge when they have caught up."""
     scheduler = core.scheduler(
@@ -453,81 +360,3 @@ def test_every_dispatch_is_in_the_decision_log(core: Core) -> None:
     scheduler.complete(first, 5)
     second = run(scheduler, 7)
     assert list(scheduler.decisions) == [Decision(3, first), Decision(7, second)]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Scheduler([], Serial()), "a scheduler needs at least one model"),
-        (lambda: Scheduler([bare_spec()], Serial(), processors=0), "processors must be at least 1, got 0"),
-        (lambda: Scheduler([bare_spec(), bare_spec()], Serial()), "two models are called 'm'"),
-        (lambda: Scheduler([bare_spec()], LazyBatching()), r"policy LazyBatching\(\) needs a latency table for .* 'm'"),
-        (lambda: Scheduler([bare_spec(nodes=2)], Serial(), processors=2), "'m' has 2 nodes: one processor only"),
-    ],
-)
-def test_impossible_schedulers_are_refused(make: Any, message: str) -> None:
-    """Each error names the model or option at fault."""
-    with pytest.raises(InvalidInput, match=message):
-        make()
-
-
-def _in_flight(scheduler: Scheduler) -> SubBatch:
-    return scheduler.stack[0]
-
-
-def _lose_from_stack(scheduler: Scheduler) -> None:
-    scheduler.stack.clear()
-
-
-def _lose_from_index(scheduler: Scheduler) -> None:
-    scheduler._sub_batches.clear()
-
-
-def _stop_running(scheduler: Scheduler) -> None:
-    _in_flight(scheduler).running = False
-
-
-def _miscount_waiting(scheduler: Scheduler) -> None:
-    scheduler._waiting = 7
-
-
-def _lose_a_row(scheduler: Scheduler) -> None:
-    del scheduler._located[0]
-
-
-def _misplace_a_row(scheduler: Scheduler) -> None:
-    scheduler._located[0] = (scheduler.lanes[0], None)
-
-
-def _miscount(scheduler: Scheduler) -> None:
-    scheduler.counts.added += 1
-
-
-def _overfill(scheduler: Scheduler) -> None:
-    scheduler.lanes[0].rows_max = 1
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (_lose_from_stack, "stack \\[\\] but tables"),
-        (_lose_from_index, "but index {}"),
-        (_stop_running, "1 tasks counted as running"),
-        (_miscount_waiting, "7 rows counted as waiting"),
-        (_lose_a_row, "in two places, or in none"),
-        (_misplace_a_row, "located in the wrong sub-batch"),
-        (_miscount, "with 3 requests inside"),
-        (_overfill, "2 rows of model 'm' in flight"),
-    ],
-)
-def test_validate_notices_damage(damage: Any, message: str) -> None:
-    """Each invariant can fail: a check that never fires proves nothing."""
-    scheduler = Scheduler([bare_spec(max_batch_size=2)], GraphBatching())
-    for id in range(3):
-        scheduler.add(row(id))
-    run(scheduler, 0)
-    assert waiting_ids(scheduler.lanes[0]) == [2]
-    scheduler.validate()
-    damage(scheduler)
-    with pytest.raises(InvariantError, match=message):
-        scheduler.validate()

@@ -11,12 +11,31 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
-from lazybatch.core.policies import GraphBatching, LazyBatching, Policy, Serial
+from lazybatch.core.policies import Choice, GraphBatching, LazyBatching, Policy, Serial, Start, View
 from lazybatch.core.scheduler import Scheduler
+from lazybatch.core.task import Reason
 from lazybatch.errors import Overloaded
 from tests.core.kit import Ledger, lane_spec, linear, row
 
+
+class Eager:
+    """Preempts whenever a row fits in, of whatever signature: the stack grows as high as it can."""
+
+    needs_table = False
+
+    def decide(self, view: View, now: int) -> Choice:
+        """One or two newcomers, if any fit; GraphB(0) on a free processor."""
+        if view.active is None:
+            return GraphBatching().decide(view, now)
+        for lane in view.lanes:
+            room = lane.rows_max - lane.table.rows
+            if len(lane.queue) and room > 0:
+                return Start(lane, min(room, 1 + now % 2), Reason.PREEMPT_SLACK)
+        return None
+
+
 POLICIES = st.one_of(
+    st.just(Eager()),
     st.just(Serial()),
     st.just(LazyBatching()),
     st.builds(
@@ -97,11 +116,26 @@ class SchedulerMoves(RuleBasedStateMachine):
                 assert self.scheduler.queued(model) >= self.scheduler.lane_of(model).queue.capacity
                 assert self.scheduler.counts.added == before
 
-    @precondition(lambda self: self.next_id)
+    @precondition(lambda self: not self.scheduler.idle)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        """Any row is withdrawn, wherever it is, also when it has left or was never admitted."""
-        self.ledger.cancel(data.draw(st.integers(0, self.next_id)), self.now)
+        """A row that is inside is withdrawn, wherever it is."""
+        inside = sorted(set(self.ledger.requests) - set(self.ledger.left))
+        self.ledger.cancel(data.draw(st.sampled_from(inside)), self.now)
+
+    @precondition(lambda self: self.ledger.running)
+    @rule(data=st.data())
+    def cancel_running(self, data: st.DataObject) -> None:
+        """A row is withdrawn while its node runs."""
+        task = data.draw(st.sampled_from(self.ledger.running))
+        ids = sorted(self.ledger.members[task.sub_batch])
+        self.ledger.cancel(data.draw(st.sampled_from(ids)), self.now)
+
+    @rule(id=st.integers(0, 200))
+    def cancel_anything(self, id: int) -> None:
+        """A row that has left, was refused, or never was, is withdrawn: nothing happens."""
+        if id not in self.ledger.requests or id in self.ledger.left:
+            self.ledger.cancel(id, self.now)
 
     @rule()
     def schedule(self) -> None:
@@ -131,11 +165,18 @@ class SchedulerMoves(RuleBasedStateMachine):
         """A timer looks at the queues, at any moment."""
         self.ledger.expire(self.now)
 
-    @rule(chance=st.integers(0, 9))
-    def drain(self, chance: int) -> None:
-        """Shutdown begins; one chance in ten, so that runs stay long."""
-        if chance == 0:
-            self.scheduler.drain()
+    @rule(duration=st.integers(1, 9))
+    def turn(self, duration: int) -> None:
+        """What a driver does most of the time: a boundary, then the node."""
+        self.schedule()
+        if self.ledger.running:
+            self.complete(0, duration)
+
+    @precondition(lambda self: self.scheduler.counts.added > 20)
+    @rule()
+    def drain(self) -> None:
+        """Shutdown begins."""
+        self.scheduler.drain()
 
     @invariant()
     def holds(self) -> None:

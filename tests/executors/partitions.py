@@ -162,3 +162,37 @@ def recurrent(directory: Path) -> Partition:
             "twelve": np.array([12]),
         },
     )
+
+
+def labels(directory: Path) -> Partition:
+    """Strings beside numbers, both per row: s [any] and x [2] -> i = s -> y = x + x, z = i."""
+    node = helper.make_node
+    return cut(
+        directory,
+        [
+            [node("Identity", ["s"], ["i"])],
+            [node("Add", ["x", "x"], ["y"]), node("Identity", ["i"], ["z"])],
+        ],
+        [
+            rows("s", None, dtype="object"),
+            rows("x", 2),
+            rows("i", None, dtype="object"),
+            rows("y", 2),
+            rows("z", None, dtype="object"),
+        ],
+        ["s", "x"],
+        ["y", "z"],
+    )
+
+
+def data_dependent(directory: Path) -> Partition:
+    """A shape that depends on values, so rows cannot be joined: x [1, any] -> n = nonzero(x) -> y = n + n."""
+    node = helper.make_node
+    return cut(
+        directory,
+        [[node("NonZero", ["x"], ["n"])], [node("Add", ["n", "n"], ["y"])]],
+        [rows("x", None), opaque("n", "int64", 2), opaque("y", "int64", 2)],
+        ["x"],
+        ["y"],
+        reason="the shape of 'n' depends on values",
+    )

@@ -81,7 +81,12 @@ class Policy(Protocol):
 
 def most_urgent_first(lanes: Sequence[Lane], now: int) -> list[Lane]:
     """Lanes with waiting requests, the one with the most urgent head first."""
-    if len(lanes) == 1:
-        return [lanes[0]] if len(lanes[0].queue) else []
-    ranked = [(urgency, index) for index, lane in enumerate(lanes) if (urgency := lane.queue.urgency(now)) is not None]
-    return [lanes[index] for _, index in sorted(ranked)]
+    ranked = []
+    for index, lane in enumerate(lanes):
+        if len(lane.queue):
+            urgency = lane.queue.urgency(now)
+            assert urgency is not None, "the queue is not empty"
+            ranked.append((urgency, index, lane))
+    if len(ranked) > 1:
+        ranked.sort()
+    return [lane for _, _, lane in ranked]

@@ -28,11 +28,13 @@ class GraphBatching:
     needs_table = False
 
     def __init__(self, window_ns: int = 0, max_batch_size: int | None = None, size_budget: int | None = None) -> None:
-        if window_ns < 0:
-            raise InvalidInput(f"graph batching: the window must not be negative, got {window_ns} ns")
-        for name, value in (("max_batch_size", max_batch_size), ("size_budget", size_budget)):
-            if value is not None and value < 1:
-                raise InvalidInput(f"graph batching: {name} must be at least 1, got {value}")
+        for name, value, least in (
+            ("window_ns", window_ns, 0),
+            ("max_batch_size", max_batch_size, 1),
+            ("size_budget", size_budget, 1),
+        ):
+            if value is not None and (type(value) is not int or value < least):
+                raise InvalidInput(f"graph batching: {name} must be a whole number of at least {least}, got {value!r}")
         self.window_ns = window_ns
         self.max_batch_size = max_batch_size
         self.size_budget = size_budget

@@ -11,8 +11,9 @@ complete the paper's text:
   (where only some sizes may run, into one of those); otherwise they wait until that one is done. Where another model is
   active they preempt it by slack alone, as in the paper's co-location study.
 * *Late*: a row that would miss its deadline even if it ran alone from now on is lost. Lost rows veto nothing (see
-  `core.slack`). A lost row at the head of the queue means overload: it preempts nobody, and when the processor is free
-  the largest batch starts, unchecked, so that throughput recovers instead of falling to one row at a time.
+  `core.slack`). If the most urgent waiting row is lost, the server is overloaded: nobody preempts, of no model, until
+  what is in flight is done; then that row's model starts the largest batch, unchecked. So throughput recovers instead
+  of falling to one row at a time, and no stream of newcomers keeps a late row of another model waiting.
 * An idle processor always starts at least one row.
 """
 
@@ -25,6 +26,9 @@ from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.slack import tightest_deadline_ns
 from lazybatch.core.task import Reason
 
+InFlight = tuple[int, int]
+"""Sum of the single-input times that rows in flight still need, and the earliest of their deadlines not lost."""
+
 
 class LazyBatching:
     """SLA-aware node-level batching as published (HPCA 2021), Eq. 2."""
@@ -36,37 +40,39 @@ class LazyBatching:
 
     def decide(self, view: View, now: int) -> Choice:
         """Admit newcomers as far as the slack of everyone allows; else go on."""
-        idle = view.active is None
+        in_flight = _in_flight(view, now)
         for lane in most_urgent_first(view.lanes, now):
             head = lane.queue.head(now)
             assert head is not None, "most_urgent_first returns lanes in which something waits"
-            if idle:
-                return self._start_idle(lane, head, view, now)
-            rows = self._newcomers(lane, head, view, now)
+            if view.active is None:
+                return self._start_idle(lane, head, in_flight, now)
+            if _lost(lane, head, now):
+                return None
+            rows = self._newcomers(lane, head, in_flight, now)
             if rows:
                 return Start(lane, rows, Reason.PREEMPT_SLACK)
         return None
 
-    def _start_idle(self, lane: Lane, head: Request, view: View, now: int) -> Start:
+    def _start_idle(self, lane: Lane, head: Request, in_flight: InFlight, now: int) -> Start:
         if not lane.spec.joinable or type(head.signature) is Alone:
             return Start(lane, 1, Reason.START_ALONE)
         if _lost(lane, head, now):
             return Start(lane, lane.rows_max, Reason.START_LATE)
-        rows = max(1, self._rows_with_slack(lane, lane.rows_max, view, now))
+        rows = max(1, self._rows_with_slack(lane, lane.rows_max, in_flight, now))
         return Start(lane, rows, Reason.START_FULL if rows == lane.rows_max else Reason.START_IDLE)
 
-    def _newcomers(self, lane: Lane, head: Request, view: View, now: int) -> int:
+    def _newcomers(self, lane: Lane, head: Request, in_flight: InFlight, now: int) -> int:
         """Rows of the lane that may preempt now; 0 for none."""
         top = lane.table.top
         room = lane.rows_max - lane.table.rows
-        if room <= 0 or (top is not None and top.signature != head.signature) or _lost(lane, head, now):
+        if room <= 0 or (top is not None and top.signature != head.signature):
             return 0
-        return lane.joining_rows(self._rows_with_slack(lane, room, view, now))
+        return lane.joining_rows(self._rows_with_slack(lane, room, in_flight, now))
 
     @staticmethod
-    def _rows_with_slack(lane: Lane, room: int, view: View, now: int) -> int:
+    def _rows_with_slack(lane: Lane, room: int, in_flight: InFlight, now: int) -> int:
         """How many rows may start by Eq. 2 so that nobody in flight, and none of them, is lost by it."""
-        busy_ns, deadline_ns = _in_flight(view, now)
+        busy_ns, deadline_ns = in_flight
         single_ns = _single_left_ns(lane, 0)
         if deadline_ns - now < busy_ns + single_ns:
             return 0
@@ -80,8 +86,7 @@ class LazyBatching:
         return rows
 
 
-def _in_flight(view: View, now: int) -> tuple[int, int]:
-    """Sum of the single-input times that rows in flight still need, and the earliest of their deadlines not lost."""
+def _in_flight(view: View, now: int) -> InFlight:
     busy_ns, deadline_ns = 0, UNBOUNDED_NS
     for entry in view.stack:
         single_ns = _single_left_ns(view.lane_of(entry.model), entry.cursor)

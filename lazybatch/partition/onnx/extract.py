@@ -31,11 +31,15 @@ ALIASING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Type of a boundary value, for a piece's declarations, and its exact shapes in the runs that were seen."""
+    """Type of a boundary value, for a piece's declarations, and its exact shapes in the runs that were seen.
+
+    fixed: sizes that the model itself declares of an input, which hold for every request; None per open dimension.
+    """
 
     dtype: str
     rank: int | None
     seen: tuple[tuple[int, ...], ...] = ()
+    fixed: tuple[int | None, ...] | None = None
 
 
 def extract(
@@ -106,11 +110,11 @@ def _model(
 
 
 def _declare(name: str, shape: Shape, k: int | None) -> onnx.ValueInfoProto:
-    """Element type and rank only: dimensions seen in probes need not hold for every request."""
+    """Element type, rank and what the model promises: dimensions seen in probes need not hold for every request."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(shape.dtype))
     if shape.rank is None or k is None:
         return helper.make_tensor_value_info(name, kind, None)
-    return helper.make_tensor_value_info(name, kind, [None] * shape.rank)
+    return helper.make_tensor_value_info(name, kind, shape.fixed or [None] * shape.rank)
 
 
 def _bare(name: str) -> onnx.ValueInfoProto:

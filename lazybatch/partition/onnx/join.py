@@ -14,26 +14,18 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
-from lazybatch.partition.onnx.inputs import (
-    Array,
-    Candidate,
-    Recipe,
-    candidates,
-    find_recipes,
-    join,
-    make_rows,
-    symbolic,
-    typical,
-)
+from lazybatch.partition.onnx.inputs import candidates, find_recipes, symbolic, typical
 from lazybatch.partition.onnx.optimise import Opener, Optimised
-from lazybatch.partition.onnx.probe import Evidence, Outcome, Trait, probe, runner
+from lazybatch.partition.onnx.probe import Evidence, probe, runner
+from lazybatch.partition.onnx.rows import Array, Candidate, Recipe, join, make_rows
 from lazybatch.partition.onnx.sizes import steering
 from lazybatch.partition.onnx.source import Port, Source
 from lazybatch.partition.onnx.taint import Marks, inlined, spread
+from lazybatch.partition.onnx.traits import Outcome, Trait
 from lazybatch.partition.pieces import Kind
 
 NO_INPUT = "no input found that the model accepts; pass example_inputs"
-NO_AXIS = "no input has a free axis: every dimension is fixed"
+NO_AXIS = "no input has a batch axis: every dimension is fixed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +49,7 @@ def judge(
     tolerance: float | None,
     opener: Opener,
 ) -> Verdict:
-    """Try candidates until one holds; the one that came furthest names the reason where none does."""
+    """Try candidates until one holds on first sight; the one that came furthest names the reason where none does."""
     session = opener(optimised.path, optimise=False)
     run = runner(session)
     outputs = [port.name for port in optimised.outputs]
@@ -73,7 +65,7 @@ def judge(
             if not candidate:
                 fixed = NO_AXIS if batch_axes is None else "batch_axes names no batched input"
                 return Verdict(ports, {}, recipes, usual, None, fixed, Marks())
-            evidence = probe(ports, candidate, recipes, run, outputs, tolerance=tolerance)
+            evidence = probe(ports, candidate, recipes[:1], run, outputs, tolerance=tolerance, seeds=1)
             marks = spread(original.graph, candidate)
             reason = _reason(source, original, ports, candidate, recipes, evidence, marks, outputs, tolerance, opener)
             verdict = Verdict(ports, candidate, recipes, usual, evidence, reason, marks)
@@ -167,22 +159,39 @@ def watching(proto: onnx.ModelProto, names: Sequence[str], folder: Path, opener:
 
 def boundary_traits(
     verdict: Verdict, optimised: Optimised, session: Any, tolerance: float | None
-) -> tuple[Mapping[str, Trait], str | None]:
-    """Traits of all watched values of the optimised graph, and a late refusal where the watched run shows one."""
+) -> tuple[Evidence, Mapping[str, Trait], str | None]:
+    """The full evidence, traits of all watched values of the optimised graph, and a refusal where these show one."""
     outputs = [port.name for port in optimised.outputs]
     evidence = probe(verdict.ports, verdict.candidate, verdict.recipes, runner(session), outputs, tolerance=tolerance)
     if evidence.stage < 4:
-        return evidence.traits, evidence.reason
+        return evidence, evidence.traits, evidence.reason
     marks = spread(optimised.proto.graph, verdict.candidate)
     traits = dict(evidence.traits)
     for name, trait in traits.items():
         if trait.kind in (Kind.SHARED, Kind.SIZE) and name in marks.data:
             why = "it has no axis for the rows, yet may depend on their values"
-            traits[name] = replace(trait, kind=Kind.OPAQUE, why=why)
+            mixes = trait.dims is None or 0 not in trait.dims
+            traits[name] = replace(trait, kind=Kind.OPAQUE, why=why, mixes=mixes)
+    if tolerance is None:
+        for node in optimised.proto.graph.node:
+            for name in node.output:
+                if name in marks.data and name in traits and traits[name].mixes:
+                    return (
+                        evidence,
+                        traits,
+                        f"operator {node.op_type} (makes {name!r}) ties rows together: {traits[name].why}",
+                    )
     for name, axis in scanned(optimised.proto.graph):
-        if name in traits and traits[name].kind is Kind.ROWS and traits[name].axis == axis:
-            return traits, f"operator Scan walks over the rows of the batch ({name!r}), carrying a state between them"
-    return traits, None
+        ranks = {port.name: len(port.dims or ()) for port in verdict.ports}
+        rank = ranks.get(name, len(traits[name].dims or ()) if name in traits else 0)
+        rows = verdict.candidate.get(name, traits[name].axis if name in traits else None)
+        if rows == (axis + rank if axis < 0 else axis):
+            return (
+                evidence,
+                traits,
+                f"operator Scan walks over the rows of the batch ({name!r}), carrying a state between them",
+            )
+    return evidence, traits, None
 
 
 def scanned(graph: onnx.GraphProto) -> list[tuple[str, int]]:

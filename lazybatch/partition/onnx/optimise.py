@@ -14,7 +14,7 @@ from typing import Any
 import networkx as nx
 import onnx
 
-from lazybatch.errors import ModelError
+from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.executors.ort_session import WEIGHTS_FILE
 from lazybatch.partition.onnx.liveness import reads
 from lazybatch.partition.onnx.source import Port, Source, external_tensors, one_line, ports_of
@@ -42,12 +42,14 @@ class Optimised:
 def optimise(source: Source, directory: Path, opener: Opener) -> Optimised:
     """Write the optimised model into the directory and read it back without its weights.
 
-    Raises `ModelError` where the runtime refuses the model.
+    Raises `ModelError` where the runtime refuses the model, `InvalidInput` for options it cannot have.
     """
     path = directory / WHOLE_FILE
     try:
         session = opener(source.loadable(), optimise=True, save_to=path, folder=_folder(source))
         note = None
+    except InvalidInput:
+        raise
     except Exception as error:
         path.unlink(missing_ok=True)
         (directory / WEIGHTS_FILE).unlink(missing_ok=True)
@@ -62,6 +64,8 @@ def optimise(source: Source, directory: Path, opener: Opener) -> Optimised:
     proto = onnx.load(str(path), load_external_data=False)
     _sort(proto.graph)
     _drop_dead(proto.graph)
+    if not proto.graph.node:
+        raise ModelError(f"{source.path}: there is nothing to run: every output is an input or a weight")
     for position, node in enumerate(proto.graph.node):
         node.name = f"n{position}"
     onnx.save(proto, str(path))
@@ -76,7 +80,7 @@ def _open_plain(source: Source, first: Exception, opener: Opener) -> Any:
     try:
         return opener(source.loadable(), optimise=False, folder=_folder(source))
     except Exception as error:
-        raise ModelError(f"{source.path}: {one_line(error)}") from first
+        raise ModelError(f"{source.path}: ONNX Runtime refuses it: {one_line(error)}") from first
 
 
 def _reload(path: Path, opener: Opener) -> str | None:
@@ -85,6 +89,8 @@ def _reload(path: Path, opener: Opener) -> str | None:
         opener(path, optimise=False)
     except Exception as error:
         return f"the saved optimised graph cannot be read back ({one_line(error)}); the original graph was cut"
+    if not onnx.load(str(path), load_external_data=False).graph.node:
+        return "the optimised graph holds no operator, all of it was computed beforehand; the original graph was cut"
     return None
 
 

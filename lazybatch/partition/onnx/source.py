@@ -6,6 +6,7 @@ Must not know: optimisation, probing, cuts.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,8 +77,12 @@ class Source:
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error without the runtime's prefixes, source positions and line breaks, not too long."""
-    return reason(error)[:400]
+    """What the runtime said, without its prefixes, paths and line breaks, not too long."""
+    cause = error.__cause__ if isinstance(error, ModelError) and error.__cause__ is not None else error
+    text = re.sub(r"^\d+ : [A-Z_]+ : ", "", reason(cause))
+    text = re.sub(r"^Load model (from .+? )?failed:\s*", "", text)
+    text = re.sub(r"/\S+\.(cc|h):\d+ \S+\([^)]*\) ", "", text)
+    return text[:400]
 
 
 def read_source(path: Path) -> Source:

@@ -204,9 +204,10 @@ def test_batches_grow_with_load(window_ns: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window_ns": -1}, "the window must not be negative, got -1 ns"),
-        ({"max_batch_size": 0}, "max_batch_size must be at least 1, got 0"),
-        ({"size_budget": 0}, "size_budget must be at least 1, got 0"),
+        ({"window_ns": -1}, "window_ns must be a whole number of at least 0, got -1"),
+        ({"max_batch_size": 0}, "max_batch_size must be a whole number of at least 1, got 0"),
+        ({"window_ns": "5"}, "window_ns must be a whole number of at least 0, got '5'"),
+        ({"size_budget": 0}, "size_budget must be a whole number of at least 1, got 0"),
     ],
 )
 def test_absurd_options_are_refused(options: dict[str, Any], message: str) -> None:

@@ -137,6 +137,18 @@ def test_every_row_in_flight_is_asked_not_only_the_oldest(core: Core) -> None:
     ledger.finish(100)
 
 
+@pytest.mark.parametrize(("sla", "preempts"), [(274, False), (275, True)])
+def test_every_row_in_flight_is_charged(core: Core, sla: int, preempts: bool) -> None:
+    """Two rows with 75 to go each and a newcomer of 100, from 25 on: 250 must fit."""
+    ledger = lazy(core)
+    for id in range(2):
+        ledger.add(row(id, sla=sla))
+    assert step(ledger, 0).rows == 2
+    ledger.add(row(2, 25))
+    assert bool(step(ledger, 25).opened) is preempts
+    ledger.finish(50)
+
+
 def test_lost_rows_in_flight_veto_nothing(core: Core) -> None:
     """A running row that cannot make its deadline any more does not keep others out."""
     ledger = lazy(core)
@@ -180,6 +192,20 @@ def test_rows_in_flight_never_exceed_the_maximum(core: Core) -> None:
     assert step(ledger, 25).opened == (2,)
     assert step(ledger, 50).reason is Reason.CONTINUE
     ledger.finish(75)
+
+
+def test_rows_parked_below_the_top_take_room_too(core: Core) -> None:
+    """Two rows in two sub-batches fill a maximum of two, though the top has but one."""
+    ledger = lazy(core, max_batch_size=2)
+    ledger.add(row(0))
+    step(ledger, 0)
+    step(ledger, 25)
+    ledger.add(row(1, 50))
+    assert step(ledger, 50).opened == (1,)
+    ledger.add(row(2, 75))
+    assert step(ledger, 75).reason is Reason.CONTINUE
+    assert ledger.scheduler.counts.policy_failures == 0
+    ledger.finish(100)
 
 
 def test_a_head_of_another_signature_lets_the_table_drain(core: Core) -> None:

@@ -1,0 +1,62 @@
+"""Plans: which places may be cut, at what price, and where large values make looking dear."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lazybatch.executors.ort_session import open_session
+from lazybatch.partition.onnx import plan as module
+from lazybatch.partition.onnx.join import judge
+from lazybatch.partition.onnx.optimise import optimise
+from lazybatch.partition.onnx.plan import Plan
+from lazybatch.partition.onnx.source import read_source
+from lazybatch.partition.pieces import Kind
+from tests.onnx_models import save
+from tests.partition.parts import text_model
+from tests.partition.test_build import convolutional
+
+MIXED_INSIDE = """g (float[N,4] x) => (float[N,4] y) <int64[3] s = {-1,2,2}, int64[2] f = {-1,2}, int64[3] b = {2,-1,2},
+int64[2] o = {-1,4}> { a = Reshape(x, s) t = Transpose<perm=[1,0,2]>(a) r = Reshape(t, f) u = Tanh(r)
+v = Reshape(u, b) w = Transpose<perm=[1,0,2]>(v) y = Reshape(w, o) }"""
+
+
+def planned(model: object, folder: Path) -> Plan:
+    """The plan of a model."""
+    source = read_source(save(model, folder / "m.onnx"))  # type: ignore[arg-type]
+    optimised = optimise(source, folder, open_session)
+    return Plan(optimised, judge(source, optimised, None, None, None, open_session), None, open_session)
+
+
+def test_no_cut_through_interleaved_rows(tmp_path: Path) -> None:
+    """Where rows do not lie in one stretch there is no cut, though the model may be joined."""
+    plan = planned(text_model(MIXED_INSIDE), tmp_path)
+    assert plan.reason is None
+    crossing = {name for cut in plan.cuts() for name in plan.live[cut.position]}
+    assert crossing
+    assert all(plan.traits[name].kind is Kind.ROWS for name in crossing if name != "x")
+    assert not crossing & {"r", "u"}
+
+
+def test_cuts_are_weighed_by_what_lives(tmp_path: Path) -> None:
+    """The price of a cut is the bytes alive there at one row."""
+    plan = planned(text_model("g (float[N,4] x) => (float[N,4] y) { a = Tanh(x) b = Neg(x) y = Sub(a, b) }"), tmp_path)
+    assert [cut.live_bytes for cut in plan.cuts()] == [32, 32, 16]
+
+
+def test_residual_convolutions_are_found(tmp_path: Path) -> None:
+    """Fused residual adds are known with the node that made what they add."""
+    plan = planned(convolutional(), tmp_path)
+    assert all(residual.made < residual.position for residual in plan.residuals())
+
+
+def test_large_values_are_looked_at_sparingly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all inner values together are too large to watch, fewer places are offered, the thinnest first."""
+    full = planned(convolutional(), tmp_path)
+    monkeypatch.setattr(module, "WATCH_BYTES_MAX", sum(full.sizes.values()) // 3)
+    folder = tmp_path / "thin"
+    folder.mkdir()
+    thin = planned(convolutional(), folder)
+    assert 0 < len(thin.cuts()) < len(full.cuts())
+    assert thin.reason is None

@@ -1,0 +1,45 @@
+"""Rows: joined in order, and poisoned without changing shape or type."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lazybatch.partition.onnx.inputs import symbolic
+from lazybatch.partition.onnx.rows import Recipe, join, make_rows, poisons
+from lazybatch.partition.onnx.source import Port
+from tests.partition.test_inputs import ports
+
+
+@given(st.integers(1, 5), st.integers(0, 99), st.integers(0, 1))
+def test_joining_appends_rows(count: int, seed: int, axis: int) -> None:
+    """Joined inputs hold the rows in order along the batch axis; unbatched ones are passed on as they are."""
+    made = ports(x=("N", 3) if axis == 0 else (3, "N"), t=("K", 2))
+    shared, rows = make_rows(made, {"x": axis}, Recipe({"N": 1, "K": 4}), count, seed)
+    feeds = join(shared, rows, {"x": axis})
+    assert feeds["t"] is shared["t"]
+    for k, part in enumerate(np.split(feeds["x"], count, axis=axis)):
+        assert np.array_equal(part, rows[k]["x"])
+
+
+def test_poisons_keep_shape_and_type() -> None:
+    """A poisoned row has the shape and type of the row it replaces, and other values."""
+    made = symbolic(
+        [
+            Port("f", "float32", ("N", 2)),
+            Port("i", "int32", ("N", 64)),
+            Port("b", "bool", ("N", 2)),
+            Port("s", "object", ("N", 64)),
+        ]
+    )
+    recipe = Recipe({"N": 1}, {"i": (0, 9)})
+    axes = {"f": 0, "i": 0, "b": 0, "s": 0}
+    row = make_rows(made, axes, recipe, 1, 0)[1][0]
+    kinds = poisons(made, row, recipe, seed=1)
+    assert len(kinds) == 5
+    for poison in kinds:
+        assert {name: (a.shape, a.dtype) for name, a in poison.items()} == {
+            n: (a.shape, a.dtype) for n, a in row.items()
+        }
+        assert not any(np.array_equal(poison[name], row[name]) for name in row)

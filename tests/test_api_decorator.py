@@ -1,0 +1,102 @@
+"""The decorator: functions and methods that batch their callers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+
+import pytest
+
+import lazybatch as lb
+from tests.engine.kit import LONG_S, upper
+
+
+def test_a_decorated_function_batches_its_callers() -> None:
+    """Calling it waits for one output; everything else is the batcher's; the function's own face is kept."""
+
+    @lb.batched(max_batch_size=16, max_delay=0.001)
+    def embed(texts: list[str]) -> list[str]:
+        """Embeds."""
+        return upper(texts)
+
+    assert embed("one") == "ONE"
+    assert embed("one", timeout=LONG_S) == "ONE"
+    assert embed.submit("a").result(LONG_S) == "A"
+    assert embed.submit_batch(["a"])[0].result(LONG_S) == "A"
+    assert embed.predict("a") == "A"
+    assert embed.predict_batch(["a", "b"]) == ["A", "B"]
+    assert asyncio.run(embed.apredict("a")) == "A"
+    assert asyncio.run(embed.apredict_batch(["a", "b"])) == ["A", "B"]
+    assert embed.stats().completed == 10
+    assert (embed.__name__, embed.__doc__) == ("embed", "Embeds.")
+    assert embed.__wrapped__(["x"]) == ["X"]
+    assert repr(embed) == "<batched embed>"
+    assert embed.shutdown(timeout=LONG_S)
+    with pytest.raises(lb.ShuttingDown):
+        embed("two")
+
+
+def test_decorating_needs_no_parentheses_and_takes_all_options() -> None:
+    """Bare, and with options of the batcher and of the callable."""
+    with lb.batched(upper) as plain:
+        assert plain("a") == "A"
+    chosen = lb.batched(size_fn=len, length_bucket_width=4, copy=False, name="up", workers=2, observers=[])
+    with chosen(upper) as fancy:
+        assert fancy.predict_batch(["a", "abcdef"]) == ["A", "ABCDEF"]
+        assert set(fancy.stats().models) == {"up"}
+
+
+def test_decorating_starts_nothing_and_refuses_bad_options() -> None:
+    """Import time costs no thread, and mistakes are found there rather than at the first call."""
+    before = threading.active_count()
+    lb.batched(upper)
+    assert threading.active_count() <= before
+    with pytest.raises(lb.InvalidInput, match="does not take 'max_batch'"):
+        lb.batched(max_batch=3)(upper)
+    with pytest.raises(lb.InvalidInput, match="max_batch_size must be"):
+        lb.batched(max_batch_size=0)(upper)
+    with pytest.raises(lb.InvalidInput, match="belongs to policy 'graph'"):
+        lb.batched(policy="serial", max_delay=0.1)(upper)
+
+
+class Scaler:
+    """An object with a batched method."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    @lb.batched(max_batch_size=4)
+    def scale(self, values: list[int]) -> list[int]:
+        """Multiply."""
+        return [value * self.factor for value in values]
+
+
+def test_methods_batch_per_instance_and_end_with_it() -> None:
+    """Two objects never share a call; an object that is dropped is collected, with its batcher."""
+    two, three = Scaler(2), Scaler(3)
+    assert two.scale(5) == 10
+    assert three.scale.predict_batch([1, 2]) == [3, 6]
+    assert two.scale is two.scale
+    assert two.scale.stats().completed == 1
+    assert two.scale.__name__ == "scale"
+    assert isinstance(Scaler.scale, lb.BatchedFunction)
+    reference = weakref.ref(three)
+    del three
+    gc.collect()
+    assert reference() is None
+
+
+def test_methods_of_objects_without_a_dict_are_refused() -> None:
+    """There is nowhere to keep the batcher; the error says so."""
+
+    class Slotted:
+        __slots__ = ()
+
+        @lb.batched
+        def call(self, values: list[int]) -> list[int]:
+            return values
+
+    with pytest.raises(lb.InvalidInput, match="Slotted objects have no __dict__"):
+        Slotted().call(1)
