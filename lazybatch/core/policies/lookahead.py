@@ -37,6 +37,10 @@ SILENCE_GAPS = 3.0
 """While waiting for company by the control's advice: give up after this many mean gaps without an arrival."""
 
 
+QUEUE_SEEN = 3
+"""Rows waiting beyond this many full batches do not change a decision."""
+
+
 class Score(NamedTuple):
     """The measure of an alternative; smaller is better."""
 
@@ -130,7 +134,8 @@ class Lookahead:
         cost = float(row_time_ns)
         for lane in lanes:
             solution = self._solution(lane, now)
-            left = len(lane.queue) - (rows if lane is started else 0)
+            # Far out the values are no longer exact; what lies beyond costs the same in every alternative.
+            left = min(len(lane.queue), QUEUE_SEEN * lane.rows_max) - (rows if lane is started else 0)
             cost += (
                 left * time_ns
                 + solution.rate_per_ns * time_ns * time_ns / 2
@@ -204,12 +209,15 @@ def _impatient(started_ns: int, lane: Lane, now: int) -> bool:
 
 
 def _late_waiting(lane: Lane, solution: Solution, skipped: int, left: int, free_ns: int, now: int) -> int:
-    """Of the rows that stay in the queue, how many will end late if batches start from ``free_ns`` on."""
+    """Of the rows that stay in the queue, how many will end late if batches start from ``free_ns`` on.
+
+    Alternatives are compared over one set of rows: the first ones of the queue, those that start now included.
+    """
     head = lane.queue.head(now)
     if head is None or head.deadline_ns == UNBOUNDED_NS:
         return 0
     late = 0
-    waiting = lane.queue.peek(now, skipped + 2 * lane.rows_max)[skipped:]
+    waiting = lane.queue.peek(now, 2 * lane.rows_max)[skipped:]
     at = 0
     while at < len(waiting):
         rows = min(solution.start(len(waiting) - at) or lane.rows_max, lane.rows_max, len(waiting) - at)
