@@ -116,7 +116,9 @@ class InfQ:
     def urgency(self, now: int) -> tuple[int, int, int] | None:
         """Sort key of the first request, to compare queues of several models; None when empty."""
         head = self.head(now)
-        return None if head is None else self._urgency(head, now)
+        if head is None or self._ageing_ns is not None:
+            return None if head is None else self._urgency(head, now)
+        return (-head.priority, head.arrival_ns, head.id)
 
     def head(self, now: int) -> Request | None:
         """The request that comes first; None when empty."""

@@ -178,9 +178,12 @@ class RowStore:
         value = self._array(state, name)
         count = len(state.requests)
         if boundary.kind is Kind.ROWS and boundary.axis is not None and self._splits(boundary, value):
-            rows = by_row(value, boundary.axis, state.rows)[:count]
-            if boundary.unit:
-                rows = rows.squeeze(boundary.axis + 1)
+            if boundary.axis == 0 and boundary.unit:
+                rows = value[:count]
+            else:
+                rows = by_row(value, boundary.axis, state.rows)[:count]
+                if boundary.unit:
+                    rows = rows.squeeze(boundary.axis + 1)
             return [np.array(row, dtype=value.dtype, order="C") for row in rows]
         if boundary.kind is Kind.SIZE:
             value = _size_at(boundary, value, state.rows, 1)
