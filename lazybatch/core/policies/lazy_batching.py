@@ -76,8 +76,6 @@ class LazyBatching:
         """How many rows may start by Eq. 2 so that nobody in flight, and none of them, is lost by it."""
         busy_ns, deadline_ns = in_flight
         single_ns = _single_left_ns(lane, 0)
-        if deadline_ns - now < busy_ns + single_ns:
-            return 0
         rows = 0
         for request in lane.queue.peek(now, room):
             if not _lost(lane, request, now) and request.deadline_ns < deadline_ns:
