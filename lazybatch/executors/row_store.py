@@ -189,6 +189,18 @@ class RowStore:
             value = _size_at(boundary, value, state.rows, 1)
         return [np.array(value) if isinstance(value, np.ndarray) else value for _ in range(count)]
 
+    def first_row(self, state: SubBatch, name: str) -> Any:
+        """A tensor as it would be for the first row alone; None where it cannot be taken apart."""
+        boundary = self._partition.boundaries[name]
+        value = self._array(state, name)
+        if boundary.kind is Kind.OPAQUE:
+            return None
+        if boundary.kind is Kind.SIZE:
+            return _size_at(boundary, value, state.rows, 1)
+        if boundary.kind is Kind.ROWS and boundary.axis is not None:
+            return take_rows(value, boundary.axis, state.rows, [0])
+        return value
+
     def _splits(self, boundary: Boundary, value: Any) -> bool:
         """Whether an answer can be taken apart: served alone, one that is no single row stays as it is."""
         axis = boundary.axis or 0
