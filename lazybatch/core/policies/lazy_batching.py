@@ -76,11 +76,13 @@ class LazyBatching:
         """How many rows may start by Eq. 2 so that nobody in flight, and none of them, is lost by it."""
         busy_ns, deadline_ns = in_flight
         single_ns = _single_left_ns(lane, 0)
+        done_ns = now + busy_ns
         rows = 0
         for request in lane.queue.peek(now, room):
-            if not _lost(lane, request, now) and request.deadline_ns < deadline_ns:
+            if now + single_ns <= request.deadline_ns < deadline_ns:  # a lost row vetoes nothing
                 deadline_ns = request.deadline_ns
-            if deadline_ns - now < busy_ns + (rows + 1) * single_ns:
+            done_ns += single_ns
+            if deadline_ns < done_ns:
                 break
             rows += 1
         return rows
