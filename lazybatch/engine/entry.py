@@ -38,6 +38,10 @@ class State(StrEnum):
     EXPIRED = "expired"
 
 
+# Looking a member up on its class costs as much as everything else in a test of an entry's state.
+_WAITING, _RUNNING, _RETRYING = State.WAITING, State.RUNNING, State.RETRYING
+
+
 class Event(StrEnum):
     """What can happen to a row."""
 
@@ -170,12 +174,12 @@ class Entry:
     @property
     def running(self) -> bool:
         """Whether the row is in a sub-batch."""
-        return self.state is State.RUNNING
+        return self.state is _RUNNING
 
     @property
     def waiting(self) -> bool:
         """Whether the row waits for its first node, or to be retried."""
-        return self.state is State.WAITING or self.state is State.RETRYING
+        return self.state is _WAITING or self.state is _RETRYING
 
     def move(self, event: Event) -> bool:
         """Apply an event; False, and no change, when the row had already ended. Raises `InvariantError` if illegal."""
