@@ -19,7 +19,7 @@ from lazybatch.executors.ort_session import open_session, runtime
 from lazybatch.partition.manifest import save_manifest
 from lazybatch.partition.onnx.cost import Costs
 from lazybatch.partition.onnx.cuts import choose
-from lazybatch.partition.onnx.extract import clear, extract
+from lazybatch.partition.onnx.extract import claim, extract
 from lazybatch.partition.onnx.join import Verdict, judge
 from lazybatch.partition.onnx.optimise import WHOLE_FILE, Optimised, optimise
 from lazybatch.partition.onnx.plan import Plan
@@ -47,13 +47,14 @@ def partition_onnx(
     example_inputs: one or several requests the model accepts, with or without the batch axis.
     threads, providers: as for `open_session`.
     tolerance: allowed |joined - alone| over the row's magnitude, for models that cannot be exact.
+    Raises `InvalidInput` where files that are no partition's would be lost.
     Raises `ModelError` naming the culprit; with require_joinable also where rows cannot share a batch.
     """
     _check_options(preempt_within_s, tolerance)
     source = read_source(Path(path))
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    clear(directory)
+    claim(directory, (source.path, *external_files(source)))
     opener = partial(open_session, threads=threads, providers=providers)
     optimised = optimise(source, directory, opener)
     verdict = judge(source, optimised, batch_axes, _examples(example_inputs), tolerance, opener)
