@@ -73,6 +73,12 @@ def load_partition(directory: Path | str) -> Partition:
     for piece in partition.pieces:
         if not piece.path.is_file():
             raise ModelError(f"{directory}: piece {piece.path.name} is missing")
+    sizes = partition.provenance.get("files")
+    for name, nbytes in sizes.items() if isinstance(sizes, Mapping) else ():
+        file = directory / Path(name).name
+        have = file.stat().st_size if file.is_file() else 0
+        if have != nbytes:
+            raise ModelError(f"{file}: {have} of {nbytes} bytes are there; partition the model again")
     return partition
 
 

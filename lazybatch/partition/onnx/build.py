@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lazybatch.errors import InvalidInput, ModelError
-from lazybatch.executors.ort_session import open_session, runtime
+from lazybatch.executors.ort_session import WEIGHTS_FILE, open_session, runtime
 from lazybatch.partition.manifest import save_manifest
 from lazybatch.partition.onnx.cost import Costs
 from lazybatch.partition.onnx.cuts import choose
@@ -148,6 +148,12 @@ def _fingerprint(digest: str, positions: Sequence[int]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _sizes(directory: Path, pieces: Sequence[Piece]) -> dict[str, int]:
+    """File name -> bytes, so that a copy that was cut short is noticed before it is run."""
+    files = [directory / WHOLE_FILE, directory / WEIGHTS_FILE, *(piece.path for piece in pieces)]
+    return {file.name: file.stat().st_size for file in files if file.is_file()}
+
+
 def _provenance(
     digest: str,
     optimised: Optimised,
@@ -170,6 +176,7 @@ def _provenance(
         "model_sha256": digest,
         "runtime": f"onnxruntime {runtime().__version__}",
         "whole": WHOLE_FILE,
+        "files": _sizes(optimised.path.parent, pieces),
         "batch_axes": dict(verdict.candidate),
         "probed_sizes": [dict(recipe.sizes) for recipe in verdict.recipes],
         "probed_ranges": [{k: list(v) for k, v in recipe.ranges.items()} for recipe in verdict.recipes],
