@@ -156,7 +156,7 @@ class Entry:
     limit_ns: hard limit, None for none. first_dispatch_ns: when its first node first started, None before that.
     """
 
-    __slots__ = ("first_dispatch_ns", "future", "limit_ns", "request", "row", "state")
+    __slots__ = ("__weakref__", "first_dispatch_ns", "future", "limit_ns", "request", "row", "state")
 
     def __init__(self, request: Request, row: Row, limit_ns: int | None, future: RequestFuture) -> None:
         self.request = request
