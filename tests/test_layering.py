@@ -64,6 +64,7 @@ RULES: dict[str, Rule] = {
     ),
     "executors": Rule(("errors", "config", "core", "partition", "executors"), _third("numpy onnxruntime torch")),
     "workload": Rule(("errors", "config", "core"), _third("numpy")),
+    "bounds": Rule(("errors", "config", "core"), _third("numpy")),
     "metrics": Rule(("errors", "config", "core"), _third("numpy")),
     "profiles": Rule(("errors", "config", "core")),
     "trace": Rule(("errors", "config", "core", "metrics")),

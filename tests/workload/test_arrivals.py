@@ -1,4 +1,4 @@
-"""Arrival processes and recorded traces."""
+"""Steady arrival processes, and recorded times."""
 
 from __future__ import annotations
 
