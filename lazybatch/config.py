@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
+from lazybatch.core.latency import BATCH_SIZE_MAX as BATCH_SIZE_MAX
 from lazybatch.errors import InvalidInput
 
-BATCH_SIZE_MAX = 65_536
 QUEUE_CAPACITY_MAX = 100_000_000
 SECONDS_MAX = 1e8
 """About three years: longer than any sensible wait, and far from overflowing 64-bit nanoseconds."""

@@ -21,6 +21,8 @@ def test_several_models_behind_one_batcher() -> None:
         assert batcher.predict("a", model="text") == "A"
         with pytest.raises(lb.InvalidInput, match="say model= with one of det, rec, text"):
             batcher.predict(1)
+        with pytest.raises(lb.InvalidInput, match=r"unknown model \[\]; known are"):
+            batcher.submit("a", model=[])  # type: ignore[arg-type]
         with pytest.raises(lb.InvalidInput, match="unknown model 'cls'; known are det, rec, text"):
             batcher.submit(1, model="cls")
         with pytest.raises(lb.Overloaded, match="never fit"):

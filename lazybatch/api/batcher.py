@@ -283,7 +283,7 @@ class LazyBatcher:
             if self._only is None:
                 raise InvalidInput(f"several models are served, say model= with one of {', '.join(self._models)}")
             return self._only
-        if model not in self._models:
+        if not isinstance(model, str) or model not in self._models:
             raise InvalidInput(f"unknown model {model!r}; known are {', '.join(self._models)}")
         return model
 

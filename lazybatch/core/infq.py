@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import merge as merge_sorted
+from itertools import islice
 from typing import Literal
 
 from lazybatch.core.request import Request
@@ -103,7 +104,7 @@ class InfQ:
         group = self._groups.get(key)
         if group is None:
             self._groups[key] = deque((request,))
-        elif _arrival(group[-1]) < _arrival(request):
+        elif group[-1].arrival_ns < request.arrival_ns or _arrival(group[-1]) < _arrival(request):
             group.append(request)
         else:  # demoted, or stamped by its caller's thread before a request that was posted earlier
             insort(group, request, key=_arrival)
@@ -121,7 +122,9 @@ class InfQ:
     def urgency(self, now: int) -> tuple[int, int, int] | None:
         """Sort key of the first request, to compare queues of several models; None when empty."""
         head = self.head(now)
-        return None if head is None else self._urgency(head, now)
+        if head is None or self._ageing_ns is not None:
+            return None if head is None else self._urgency(head, now)
+        return (-head.priority, head.arrival_ns, head.id)
 
     def head(self, now: int) -> Request | None:
         """The request that comes first; None when empty."""
@@ -145,6 +148,8 @@ class InfQ:
 
         size_budget caps the sum of their sizes; the first row is always included.
         """
+        if size_budget is None and len(self._groups) == 1:
+            return list(islice(next(iter(self._groups.values())), rows))
         found: list[Request] = []
         total = 0
         for request in self._compatible(now):
@@ -157,8 +162,18 @@ class InfQ:
     def take(self, now: int, rows: int, size_budget: int | None = None) -> list[Request]:
         """Remove and return the first rows of one signature; see `peek`."""
         taken = self.peek(now, rows, size_budget)
+        if len(self._groups) > 1 or not taken:
+            for request in taken:
+                self._forget(request)
+            return taken
+        (group,) = self._groups.values()  # the ordinary case, and a batch waits for it: they are the first of all
         for request in taken:
-            self._forget(request)
+            group.popleft()
+            del self._live[request.id]
+        if not group:
+            self._groups.clear()
+        if type(taken[0].signature) is Alone:
+            self._retried -= 1
         return taken
 
     def oldest_arrival_ns(self, now: int) -> int | None:

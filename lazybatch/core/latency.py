@@ -15,6 +15,9 @@ from itertools import accumulate, pairwise
 
 from lazybatch.errors import InvalidInput
 
+BATCH_SIZE_MAX = 65_536
+"""Tables are kept dense, so a size mistyped in a file must not ask for all the memory there is."""
+
 
 def _dense(sizes: Sequence[int], times_ns: Sequence[int], rows_max: int) -> tuple[int, ...]:
     """Times for 0..rows_max rows; entry 0 is 0 so that the index is the number of rows."""
@@ -53,6 +56,8 @@ class LatencyTable:
             raise InvalidInput(f"latency table of {self.model!r}: no nodes")
         if not sizes or sizes[0] != 1 or any(b <= a for a, b in pairwise(sizes)):
             raise InvalidInput(f"latency table of {self.model!r}: batch sizes must increase from 1, got {list(sizes)}")
+        if sizes[-1] > BATCH_SIZE_MAX:
+            raise InvalidInput(f"latency table of {self.model!r}: batch size {sizes[-1]} is above {BATCH_SIZE_MAX}")
         for kind, table in (("median", self.median_ns), ("high", self.high_ns)):
             if len(table) != len(self.nodes):
                 raise InvalidInput(

@@ -229,7 +229,10 @@ class Scheduler:
         return Completion(evicted, finished, self._merge(lane))
 
     def fail(self, task: Task, now: int) -> Failure:
-        """The task's node raised. Its sub-batch is over: one row fails, several go back to run one by one."""
+        """The task's node raised. Its sub-batch is over: a row that ran alone fails, others go back to run one by one.
+
+        A row whose mates have all been cancelled meanwhile did not run alone: one of them may have been the culprit.
+        """
         entry = self._sub_batches[task.sub_batch]
         lane = self._by_model[task.model]
         entry.running = False
@@ -240,7 +243,7 @@ class Scheduler:
             lane.table.remove(entry)
         self._forget(entry)
         merges = self._merge(lane)
-        if self._isolate and len(requests) > 1:
+        if self._isolate and task.rows > 1:
             for request in requests:
                 lane.queue.requeue_alone(request)
                 self._located[request.id] = (lane, None)

@@ -17,8 +17,8 @@ from lazybatch.profiles import machine, versions
 __all__ = ["run_demo"]
 
 LOADS = (0.3, 0.6, 0.9)
-TRACED = ("lazy", 0.6)
-"""The run whose schedule is written as a trace: (title, load)."""
+TRACED_LOAD = 0.6
+"""The load at which the lazy policy's schedule is written as a trace."""
 
 
 def run_demo(
@@ -33,7 +33,7 @@ def run_demo(
 ) -> dict[str, Any]:
     """Serve both models at each load under each policy; write plot.png and trace.json into ``out``.
 
-    seconds: of arrivals per run; there are four runs per load. profile_s: of profiling per model.
+    seconds: of arrivals per load and policy; the policies take turns, part by part. profile_s: of profiling per model.
     show: print table and verdicts on stdout.
     progress: told what is being done. Returns what was measured, as JSON values: rows, verdicts, answers_equal, files.
 
@@ -51,13 +51,12 @@ def run_demo(
     started_s = time.monotonic()
     tell("drawing lines, loading and profiling two models")
     setting = serving.prepare(profile_s)
-    traced_load = TRACED[1] if TRACED[1] in loads else loads[-1]
+    traced_load = TRACED_LOAD if TRACED_LOAD in loads else loads[-1]
     files = {"trace": folder / "trace.json", "plot": folder / "plot.png"}
     runs = []
-    for title, policy, window_s, load in serving.plan(loads):
-        tell(f"load {load:.2f}, {title}")
-        trace = files["trace"] if (title, load) == (TRACED[0], traced_load) else None
-        runs.append(serving.run(setting, title, policy, window_s, load, seconds=seconds, seed=seed, trace=trace))
+    for load in loads:
+        trace = files["trace"] if load == traced_load else None
+        runs += serving.serve(setting, load, seconds=seconds, seed=seed, trace=trace, progress=tell)
     tell("")
     try:
         report.plot(runs, setting, files["plot"])

@@ -82,7 +82,7 @@ def offer(batcher: LazyBatcher, schedule: Sequence[Offer], *, timeout_s: float =
 
 
 def _note(call: Call, left: threading.Semaphore, ended: Future[Any]) -> None:
-    """Runs on the engine's thread: notes the end and leaves."""
+    """Runs on one of the engine's threads: notes the end and leaves."""
     call.done_ns = time.perf_counter_ns()
     if ended.cancelled():
         call.error = LazyBatchError("cancelled")

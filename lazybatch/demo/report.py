@@ -142,7 +142,7 @@ def show(runs: Sequence[Run], setting: Setting, said: Sequence[str], files: dict
     lines_read = dict(example for run in runs for example in run.examples)
     for text, read in list(lines_read.items())[:3]:
         print(f"  drawn {text!r}, read {read!r}")
-    title = f"Latencies in ms; load 1.00 is {setting.capacity_rps:.1f} requests/s. One seeded run each."
+    title = f"Latencies in ms; load 1.00 is {setting.capacity_rps:.1f} requests/s. One seed; policies take turns."
     table(runs, title)
     for line in said:
         print(line)

@@ -7,7 +7,8 @@ Must not know: how results are shown.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ POLICIES: tuple[tuple[str, str, float], ...] = (
     ("lazy", "lazy", 0.0),
 )
 """(title, policy, window in seconds)."""
+TRACED = "lazy"
+ROUNDS = 3
 ROWS_MAX = 8
 
 
@@ -170,60 +173,98 @@ def arrivals(setting: Setting, load: float, seconds: float, seed: int) -> list[t
     ]
 
 
-def run(
+def serve(
     setting: Setting,
-    title: str,
-    policy: str,
-    window_s: float,
     load: float,
     *,
     seconds: float,
     seed: int,
     trace: Path | None = None,
-) -> Run:
-    """Serve one schedule under one policy and check every answer against the whole model's."""
-    moved = Moved()
-    planned = arrivals(setting, load, seconds, seed)
-    with LazyBatcher(
-        dict(setting.served),
-        table=dict(setting.tables),
-        sla=dict(setting.sla_s),
-        policy=policy,
-        max_batch_size=ROWS_MAX,
-        max_delay=window_s,
-        queue_capacity=4096,
-        observers=[moved],
-        trace=trace,
-    ) as batcher:
-        for name in MODELS:  # every batch size once: memory is touched, bindings are made
+    progress: Callable[[str], None],
+) -> list[Run]:
+    """Serve one schedule under every policy and check every answer against the whole model's.
+
+    The schedule is cut into `ROUNDS` parts, and the policies take turns part by part, so that whatever else the machine
+    does meanwhile hits all of them alike. trace: file for the schedule of the policy `TRACED`.
+    """
+    sessions = []
+    with ExitStack() as stack:
+        for title, policy, window_s in POLICIES:
+            session = _Session(setting, title, policy, window_s, trace if title == TRACED else None)
+            sessions.append(session)
+            stack.enter_context(session.batcher)
+            session.warm_up()
+        for part in range(ROUNDS):
+            planned = arrivals(setting, load, seconds / ROUNDS, seed + part)
+            for turn in range(len(sessions)):
+                session = sessions[(turn + part) % len(sessions)]
+                progress(f"load {load:.2f}, part {part + 1} of {ROUNDS}, {session.title}")
+                session.serve(planned)
+        return [session.figures(load) for session in sessions]
+
+
+class _Session:
+    """One policy's batcher, and what became of everything it was offered."""
+
+    def __init__(self, setting: Setting, title: str, policy: str, window_s: float, trace: Path | None) -> None:
+        self.title = title
+        self._setting = setting
+        self._moved = Moved()
+        self._calls: list[Call] = []
+        self._lines: list[int] = []
+        self._wall_s = 0.0
+        self.batcher = LazyBatcher(
+            dict(setting.served),
+            table=dict(setting.tables),
+            sla=dict(setting.sla_s),
+            policy=policy,
+            max_batch_size=ROWS_MAX,
+            max_delay=window_s,
+            queue_capacity=4096,
+            observers=[self._moved],
+            trace=trace,
+        )
+        self._before = self.batcher.stats()
+
+    def warm_up(self) -> None:
+        """Every batch size once: memory is touched, bindings are made."""
+        for name in MODELS:
             for rows in (1, 2, 4, ROWS_MAX):
-                batcher.predict_batch(setting.rows[name][:rows], model=name)
-        before = batcher.stats()
-        calls = offer(batcher, [one for one, _ in planned])
-        after = batcher.stats()
-    wrong, difference = _check(setting, calls, [line for _, line in planned])
-    per_model = {name: _figures(setting, name, calls) for name in MODELS}
-    wall_s = (max(call.done_ns or 0 for call in calls) - calls[0].submit_ns) / 1e9
-    good = sum(figures["in_time"] for figures in per_model.values())
-    dispatches = after.dispatches - before.dispatches
-    rows_run = (after.mean_rows or 0.0) * after.dispatches - (before.mean_rows or 0.0) * before.dispatches
-    return Run(
-        title,
-        load,
-        load * setting.capacity_rps,
-        len(calls),
-        sum(call.latency_ns is None for call in calls),
-        good / wall_s,
-        1.0 - good / len(calls),
-        per_model,
-        rows_run / dispatches if dispatches else None,
-        after.preemptions - before.preemptions,
-        after.merges - before.merges,
-        moved.rows,
-        wrong,
-        difference,
-        _examples(setting, calls),
-    )
+                self.batcher.predict_batch(self._setting.rows[name][:rows], model=name)
+        self._before = self.batcher.stats()
+
+    def serve(self, planned: Sequence[tuple[Offer, int]]) -> None:
+        """Offer one part of the schedule and wait for its end."""
+        calls = offer(self.batcher, [one for one, _ in planned])
+        self._calls += calls
+        self._lines += [line for _, line in planned]
+        self._wall_s += (max(call.done_ns or 0 for call in calls) - calls[0].submit_ns) / 1e9
+
+    def figures(self, load: float) -> Run:
+        """All parts together."""
+        setting, calls, before, after = self._setting, self._calls, self._before, self.batcher.stats()
+        wrong, difference = _check(setting, calls, self._lines)
+        per_model = {name: _figures(setting, name, calls) for name in MODELS}
+        good = sum(figures["in_time"] for figures in per_model.values())
+        dispatches = after.dispatches - before.dispatches
+        rows_run = (after.mean_rows or 0.0) * after.dispatches - (before.mean_rows or 0.0) * before.dispatches
+        return Run(
+            self.title,
+            load,
+            load * setting.capacity_rps,
+            len(calls),
+            sum(call.latency_ns is None for call in calls),
+            good / self._wall_s,
+            1.0 - good / len(calls),
+            per_model,
+            rows_run / dispatches if dispatches else None,
+            after.preemptions - before.preemptions,
+            after.merges - before.merges,
+            self._moved.rows,
+            wrong,
+            difference,
+            _examples(setting, calls),
+        )
 
 
 def _figures(setting: Setting, name: str, calls: Sequence[Call]) -> dict[str, Any]:
@@ -267,10 +308,3 @@ def _examples(setting: Setting, calls: Sequence[Call]) -> tuple[tuple[str, str],
             text = where[id(call.offer.row)]
             found.setdefault(text, lines.read(call.result[setting.outputs["reader"]], setting.alphabet))
     return tuple(found.items())
-
-
-def plan(loads: Sequence[float]) -> Iterator[tuple[str, str, float, float]]:
-    """(title, policy, window, load) of every run: all policies at one load, then the next load."""
-    for load_share in loads:
-        for title, policy, window_s in POLICIES:
-            yield title, policy, window_s, load_share

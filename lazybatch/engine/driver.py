@@ -1,11 +1,13 @@
 """The driver: one turn of the loop, and everything only the engine thread may touch.
 
-Owns: `Driver`: the scheduler, the executors, the rows they hold; it carries out what the scheduler decides and resolves
-futures at node boundaries. `ServedModel`, what it needs to know of a model.
+Owns: `Driver`: the scheduler, the executors, the rows they hold; it carries out what the scheduler decides and says at
+node boundaries which futures are due. `ServedModel`, what it needs to know of a model.
 Must not know: how callers submit and wait (`engine.engine`), which thread it runs on.
 
-The order of one turn: messages, queue timeouts, one decision, one node. Whatever a node, an executor or a callable
-raises ends the rows concerned and nothing else.
+The order of one turn: messages, queue timeouts, one decision, one node. Answers of the node before are delivered when
+the decision is made, so that the processor does not wait for callers to wake up: by the delivery thread while the node
+runs, or here when nothing runs here. Whatever a node, an executor or a callable raises ends the rows concerned and
+nothing else.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from typing import Any
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.core.task import Merge, Task, Where
+from lazybatch.engine.answers import Ended, Finished
 from lazybatch.engine.clock import Clock
+from lazybatch.engine.delivery import Delivery
 from lazybatch.engine.entry import Entry, Event
-from lazybatch.engine.ledger import Ledger
+from lazybatch.engine.ledger import OUTCOMES, Ledger
 from lazybatch.engine.mailbox import Arrived, Close, Mailbox, Message, Ran, Refused, Withdrawn
 from lazybatch.engine.watch import Watch, engine_error, node_error
 from lazybatch.engine.workers import Job, Workers, execute
-from lazybatch.errors import DeadlineExceeded, ExecutionError, InvariantError, LazyBatchError, ShuttingDown
+from lazybatch.errors import DeadlineExceeded, InvariantError, LazyBatchError, ShuttingDown
 from lazybatch.executors.base import Executor
 from lazybatch.metrics import Observer, Outcome
 
@@ -52,6 +56,7 @@ class Driver:
         clock: Clock,
         observers: Iterable[Observer],
         workers: Workers | None,
+        delivery: Delivery,
     ) -> None:
         self._served = {one.spec.graph.model: one for one in served}
         self._make_scheduler = make_scheduler
@@ -60,6 +65,7 @@ class Driver:
         self._clock = clock
         self._watch = Watch(observers)
         self._workers = workers
+        self._delivery = delivery
         self._entries: dict[int, Entry] = {}
         self._members: dict[int, tuple[ServedModel, list[int]]] = {}
         self._outstanding = 0
@@ -72,6 +78,7 @@ class Driver:
 
     def turn(self) -> bool:
         """Handle messages, decide, run one node. False when there was nothing to run (then wait, or stop)."""
+        self._delivery.make_room()
         now = self._clock.now_ns()
         # Only what is there now: clients that post all the time must not keep us from running nodes.
         for _ in range(len(self._mailbox)):
@@ -82,6 +89,8 @@ class Driver:
         if task is not None:
             self._start(task, now)
             return True
+        self._delivery.flush()
+        self._ledger.catch_up()
         self._check_end()
         return False
 
@@ -117,11 +126,13 @@ class Driver:
                     self._watch.exited(now, request, Outcome.REJECTED, None)
 
     def _arrive(self, entries: Iterable[Entry], now: int) -> None:
+        watched = self._watch.arrivals
         for entry in entries:
             request = entry.request
             self._entries[request.id] = entry
-            self._watch.arrived(now, request)
-            if entry.ended:
+            if watched:
+                self._watch.arrived(now, request)
+            if not entry.waiting:
                 self._forget(request.id)
                 continue
             try:
@@ -150,8 +161,11 @@ class Driver:
             self._workers.put(job)
             return
         start_ns = self._clock.now_ns()
-        results, error = execute(job)
+        # Not before the rows are gathered: copying lets go of the interpreter, and callers that wake up would take it.
+        results, error = execute(job, self._delivery.hand_over)
         self._settle(task, start_ns, self._clock.now_ns(), results, error)
+        if self.scheduler.idle and not len(self._mailbox):
+            self._delivery.flush()
 
     def _ran(self, ran: Ran) -> None:
         self._outstanding -= 1
@@ -181,23 +195,15 @@ class Driver:
         self._merge_all(done.merges, end_ns)
 
     def _deliver(self, task: Task, finished: Iterable[int], results: Mapping[int, Any], now: int) -> None:
-        outcomes: list[tuple[Entry, Any, ExecutionError | None]] = []
-        with self._ledger.lock:
-            for request_id in finished:
-                entry = self._forget(request_id)
-                result = results.get(request_id, _MISSING)
-                if result is _MISSING or isinstance(result, BaseException):
-                    error = node_error(task, self._node_name(task), result)
-                    if self._ledger.move(entry, Event.FAIL, now):
-                        outcomes.append((entry, None, error))
-                elif self._ledger.move(entry, Event.COMPLETE, now):
-                    outcomes.append((entry, result, None))
-        for entry, result, failure in outcomes:
-            self._watch.ended(entry, now, Outcome.COMPLETED if failure is None else Outcome.FAILED)
-            if failure is None:
-                entry.future.deliver(result)
-            else:
-                entry.future.fail(failure)
+        entries = [self._entries.pop(request_id) for request_id in finished]
+        ended = Finished(task, self._node_name(task), entries, results)
+        self._ledger.finished(ended, now)
+        if self._watch.ends:
+            self._ledger.catch_up()
+            for entry, state, _, _ in ended.answers():
+                if entry.state is state:
+                    self._watch.ended(entry, now, OUTCOMES[state])
+        self._delivery.add(ended)
 
     def _failed(self, task: Task, error: BaseException, now: int) -> None:
         served, _ = self._members.pop(task.sub_batch)
@@ -300,8 +306,8 @@ class Driver:
 
     def _resolve(self, entry: Entry, event: Event, error: LazyBatchError, now: int) -> None:
         if self._ledger.move(entry, event, now):
-            self._watch.ended(entry, now, _OUTCOMES[event])
-            entry.future.fail(error)
+            self._watch.ended(entry, now, OUTCOMES[entry.state])
+            self._delivery.add(Ended(entry, error))
 
     def _forget(self, request_id: int) -> Entry:
         """The scheduler no longer knows the row; neither shall we, and its inputs can go."""
@@ -312,7 +318,8 @@ class Driver:
     def _abort(self, now: int) -> None:
         """Shutdown without drain: everything that is not being run by a worker right now ends here."""
         for entry in list(self._entries.values()):
-            if entry.request.id not in self._entries or (entry.running and self._on_worker(entry.request.model)):
+            on_worker = self._on_worker(entry.request.model) and self._ledger.running(entry)
+            if on_worker or entry.request.id not in self._entries:
                 continue
             self._resolve(entry, Event.CANCEL, ShuttingDown("the batcher was shut down before this row ran"), now)
             self._remove(entry.request.id, now)
@@ -326,9 +333,7 @@ class Driver:
                 self._discard(served, sub_batch)
         self._members.clear()
         self._entries.clear()
-        with self._ledger.lock:
-            entries = list(self._ledger.live.values())
-        for entry in entries:
+        for entry in self._ledger.open_entries():
             self._fail(entry, "the scheduler failed", error, now)
         self.scheduler = self._make_scheduler()
         if self._closing:
@@ -341,7 +346,3 @@ class Driver:
             except BaseException:
                 _log.error("executor of %r failed to shut down", served.spec.graph.model, exc_info=True)
         self.finished = True
-
-
-_MISSING = object()
-_OUTCOMES = {Event.FAIL: Outcome.FAILED, Event.CANCEL: Outcome.CANCELLED, Event.EXPIRE: Outcome.EXPIRED}

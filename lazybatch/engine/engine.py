@@ -4,9 +4,10 @@ Owns: `Engine`: what callers of any thread may do (submit, cancel, stats, shutdo
 happens to forgotten engines at interpreter exit.
 Must not know: how nodes run, what the scheduler decides (`engine.driver` carries that out), models' files.
 
-Threads: the engine thread, the timer thread (with the first hard limit), worker threads (with the first callable).
-All are daemons; at interpreter exit every engine still alive is shut down and waited for briefly, so that none of them
-is stopped in the middle of a runtime's native code.
+Threads: the engine thread, the delivery thread (with the first results that come while another node is ready to run),
+the timer thread (with the first hard limit), worker threads (with the first callable). All are daemons; at interpreter
+exit every engine still alive is shut down and waited for briefly, so that none of them is stopped in the middle of a
+runtime's native code.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.engine import lifetime
 from lazybatch.engine.clock import Clock, MonotonicClock
+from lazybatch.engine.delivery import Delivery
 from lazybatch.engine.driver import Driver, ServedModel
 from lazybatch.engine.entry import Entry, Event, RequestFuture
 from lazybatch.engine.ledger import Ledger
@@ -37,6 +39,8 @@ from lazybatch.metrics import Observer, Outcome
 _log = logging.getLogger("lazybatch.engine")
 
 _RESETS_MAX = 3
+_LAST_DELIVERIES_S = 1.0
+"""How long a shutdown whose time is up waits for results that were there before; only a stuck callback makes it."""
 
 
 class Engine:
@@ -83,8 +87,9 @@ class Engine:
             specs = [one.spec for one in served]
             return Scheduler(specs, policy, processors=processors, isolate_failures=isolate_failures)
 
+        self._delivery = Delivery(self._start_thread if threaded else None, self._ledger.catch_up)
         self._driver = Driver(
-            served, make_scheduler, self._ledger, self._mailbox, self._clock, observers, self._workers
+            served, make_scheduler, self._ledger, self._mailbox, self._clock, observers, self._workers, self._delivery
         )
         self.abandoned = False
         self._resets = 0
@@ -114,6 +119,7 @@ class Engine:
         spec = self._specs.get(model)
         if spec is None:
             raise InvalidInput(f"unknown model {model!r}; known are {', '.join(map(repr, self._specs))}")
+        futures = [RequestFuture(on_own_thread=self.on_own_thread) for _ in rows]
         with self._ledger.lock:
             now = self._clock.now_ns() if arrival_ns is None else arrival_ns
             target_ns = spec.sla_ns if sla_ns is None else sla_ns
@@ -125,7 +131,7 @@ class Engine:
             ]
             refusal = self._refusal(model, len(rows), limit_ns, now)
             if refusal is None:
-                entries = tuple(self._entry(*pair, limit_ns) for pair in zip(requests, rows, strict=True))
+                entries = tuple(map(self._entry, requests, rows, futures, itertools.repeat(limit_ns)))
                 self._ledger.admit(entries)
                 self._mailbox.post(Arrived(entries))
             else:
@@ -133,11 +139,13 @@ class Engine:
                 if self._watched:
                     self._mailbox.post(Refused(tuple(requests)))
         if refusal is not None:
-            return [_failed(refusal) for _ in rows]
+            for future in futures:
+                future.fail(type(refusal)(*refusal.args))
+            return futures
         if limit_ns is not None:
             for entry in entries:
                 self._timers.add(entry)
-        return [entry.future for entry in entries]
+        return futures
 
     def reject_invalid(self, model: str, rows: int) -> None:
         """Count rows whose inputs were refused before they came here."""
@@ -172,10 +180,9 @@ class Engine:
             return Overloaded(f"model {model!r}: {waiting} of {capacity} rows wait, {rows} more do not fit{never}")
         return None
 
-    def _entry(self, request: Request, row: Row, limit_ns: int | None) -> Entry:
-        future = RequestFuture(on_own_thread=self.on_own_thread)
+    def _entry(self, request: Request, row: Row, future: RequestFuture, limit_ns: int | None) -> Entry:
         entry = Entry(request, row, limit_ns, future)
-        future.bind(partial(self._cancel, entry), partial(getattr, entry, "running"))
+        future.bind(partial(self._cancel, entry), partial(self._ledger.running, entry))
         return entry
 
     # -- ends that do not wait for the engine thread -----------------------------------------------------------------
@@ -203,7 +210,7 @@ class Engine:
     def _end_waiting(self, *, running: bool) -> None:
         """Fail with `ShuttingDown` what waits, and with ``running`` also what is in flight."""
         with self._ledger.lock:
-            entries = [entry for entry in self._ledger.live.values() if running or entry.waiting]
+            entries = [entry for entry in self._ledger.open_entries() if running or entry.waiting]
             ended = [entry for entry in entries if self._end(entry, Event.CANCEL, Outcome.CANCELLED)]
         for entry in ended:
             entry.future.fail(ShuttingDown("the batcher was shut down before this row was done"))
@@ -230,6 +237,8 @@ class Engine:
         if not ended:
             self._mailbox.post(Close(drain=False))
         self._end_waiting(running=True)  # none are left, unless time is up or the engine thread died
+        if not ended:
+            self._delivery.wait(_LAST_DELIVERIES_S)
         return ended
 
     # -- the engine's own thread ---------------------------------------------------------------------------------
@@ -296,6 +305,7 @@ class Engine:
             self._timers.stop()
             if self._workers is not None:
                 self._workers.stop()
+            self._delivery.stop()
             self._end_waiting(running=True)  # after a drain there are none
             on_end, self._on_end = self._on_end, None
             if on_end is not None:
@@ -323,18 +333,12 @@ class Engine:
 
     def abandon(self) -> None:
         """In a forked child: the threads stayed behind, and with them whatever held the lock."""
-        self._ledger.lock = threading.RLock()
+        self._ledger.renew_lock()
         self.abandoned = True
         self._closed = "the batcher belongs to the process it was created in; create one after the fork"
         self._own_threads.clear()
         self._ended = threading.Event()
         self._ended.set()
-
-
-def _failed(error: LazyBatchError) -> RequestFuture:
-    future = RequestFuture()
-    future.fail(type(error)(*error.args))
-    return future
 
 
 _CAUSES: dict[type[LazyBatchError], str] = {

@@ -10,9 +10,8 @@ An entry ends exactly once: whoever moves it into a final state, and nobody else
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -37,6 +36,10 @@ class State(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
+
+
+# Looking a member up on its class costs as much as everything else in a test of an entry's state.
+_WAITING, _RUNNING, _RETRYING = State.WAITING, State.RUNNING, State.RETRYING
 
 
 class Event(StrEnum):
@@ -70,7 +73,7 @@ class RequestFuture(Future[Any]):
 
     `cancel` works while the row waits and while it runs: the future is cancelled at once, and the row leaves its
     sub-batch at the next node boundary. Waiting for the result on one of the batcher's own threads raises `SelfWait`.
-    Callbacks run on the thread that resolves the future, usually the engine's: keep them short.
+    Callbacks run on the thread that resolves the future, usually one of the engine's own: keep them short.
     """
 
     def __init__(self, on_own_thread: Callable[[], bool] | None = None) -> None:
@@ -88,10 +91,12 @@ class RequestFuture(Future[Any]):
         """Withdraw the row; whether the future is cancelled now."""
         withdraw = self._withdraw
         if withdraw is not None and withdraw():
-            with self._settling():
-                if super().cancel():
-                    self.set_running_or_notify_cancel()
+            self._settle(self._cancel_now)
         return self.cancelled()
+
+    def _cancel_now(self) -> None:
+        if super().cancel():
+            self.set_running_or_notify_cancel()
 
     def running(self) -> bool:
         """Whether the row is in a sub-batch now; it can still be cancelled."""
@@ -127,10 +132,9 @@ class RequestFuture(Future[Any]):
         if on_own_thread is not None and not self.done() and on_own_thread():
             raise SelfWait("waiting for a result on one of the batcher's own threads would wait for ever")
 
-    @contextmanager
-    def _settling(self) -> Iterator[None]:
+    def _settle(self, resolve: Callable[..., object], *arguments: Any) -> None:
         try:
-            yield
+            resolve(*arguments)
         except InvalidStateError:
             _log.error("%r was resolved from outside", self, exc_info=True)
         finally:
@@ -139,13 +143,11 @@ class RequestFuture(Future[Any]):
 
     def deliver(self, result: Any) -> None:
         """Resolve with a result; for whoever ended the entry."""
-        with self._settling():
-            self.set_result(result)
+        self._settle(self.set_result, result)
 
     def fail(self, error: BaseException) -> None:
         """Resolve with an exception; for whoever ended the entry."""
-        with self._settling():
-            self.set_exception(error)
+        self._settle(self.set_exception, error)
 
 
 class Entry:
@@ -154,7 +156,7 @@ class Entry:
     limit_ns: hard limit, None for none. first_dispatch_ns: when its first node first started, None before that.
     """
 
-    __slots__ = ("first_dispatch_ns", "future", "limit_ns", "request", "row", "state")
+    __slots__ = ("__weakref__", "first_dispatch_ns", "future", "limit_ns", "request", "row", "state")
 
     def __init__(self, request: Request, row: Row, limit_ns: int | None, future: RequestFuture) -> None:
         self.request = request
@@ -172,12 +174,12 @@ class Entry:
     @property
     def running(self) -> bool:
         """Whether the row is in a sub-batch."""
-        return self.state is State.RUNNING
+        return self.state is _RUNNING
 
     @property
     def waiting(self) -> bool:
         """Whether the row waits for its first node, or to be retried."""
-        return self.state is State.WAITING or self.state is State.RETRYING
+        return self.state is _WAITING or self.state is _RETRYING
 
     def move(self, event: Event) -> bool:
         """Apply an event; False, and no change, when the row had already ended. Raises `InvariantError` if illegal."""

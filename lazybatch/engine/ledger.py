@@ -6,19 +6,29 @@ Must not know: the scheduler, executors, futures' results, threads.
 Counts are kept per state, and an entry is counted where it stands; so "accepted = queued + in flight + ended" holds by
 construction at every moment. The lock is re-entrant because a garbage collection inside a locked section may run a
 finalizer that cancels a future.
+
+What the engine thread reports of running nodes is noted without the lock, in order, and entered in the books by whoever
+needs them next, so that the engine thread neither waits for callers nor counts while the processor is idle. Every
+method that reads or moves catches up first: nobody can tell the difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 from types import MappingProxyType
+from typing import Any
 
 from lazybatch.core.task import Merge, Task
+from lazybatch.engine.answers import Finished
 from lazybatch.engine.entry import Entry, Event, State
 from lazybatch.engine.stats import Stats
 from lazybatch.metrics import Meter, ModelStats, Outcome
+
+_log = logging.getLogger("lazybatch.engine")
 
 REJECTIONS = ("overloaded", "deadline", "shutting_down", "invalid")
 
@@ -28,6 +38,9 @@ OUTCOMES = {
     State.CANCELLED: Outcome.CANCELLED,
     State.EXPIRED: Outcome.EXPIRED,
 }
+
+_NOTES_MAX = 4096
+"""Notes after which the engine thread catches up itself; reached only where nobody ever asks or gets a result."""
 
 
 @dataclass(slots=True)
@@ -49,16 +62,22 @@ class _Counts:
 
 
 class Ledger:
-    """Counters and live entries of all models. Hold `lock` around several calls that must be one step."""
+    """Counters and live entries of all models. Hold `lock` around several calls that must be one step.
+
+    live: entries by request id that have not ended, as far as the books go; see `open_entries`.
+    """
 
     def __init__(self, models: Iterable[str]) -> None:
         self.lock = RLock()
         self.live: dict[int, Entry] = {}
         self._counts = {model: _Counts() for model in models}
         self._meter = Meter()
+        self._notes: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._catching_up = False
 
     def waiting(self, model: str) -> int:
         """Rows that take a place of the queue's capacity."""
+        self.catch_up()
         return self._counts[model].states[State.WAITING]
 
     def reject(self, model: str, rows: int, cause: str) -> None:
@@ -78,46 +97,106 @@ class Ledger:
     def move(self, entry: Entry, event: Event, now_ns: int) -> bool:
         """Move an entry; False when it had ended before. The caller that gets True for a final event resolves it."""
         with self.lock:
-            before = entry.state
-            if not entry.move(event):
-                return False
-            request, after = entry.request, entry.state
-            counts = self._counts[request.model]
-            counts.states[before] -= 1
-            counts.states[after] += 1
-            if after is State.RETRYING:
-                counts.retried += 1
-            elif after is State.RUNNING:
-                if entry.first_dispatch_ns is None:
-                    entry.first_dispatch_ns = now_ns
-            else:
-                del self.live[request.id]
-                self._meter.exited(now_ns, request, OUTCOMES[after], entry.first_dispatch_ns)
-            return True
+            self.catch_up()
+            return self._move(entry, event, now_ns)
 
-    def opened(self, task: Task, entries: Iterable[Entry], now_ns: int) -> None:
-        """A sub-batch starts with these entries; those that have ended meanwhile stay ended."""
+    def open_entries(self) -> list[Entry]:
+        """Entries that have not ended."""
         with self.lock:
-            for entry in entries:
-                self.move(entry, Event.START, now_ns)
-            self._meter.opened(now_ns, task)
-            if task.preempted is not None:
-                self._meter.preempted(now_ns, task)
+            self.catch_up()
+            return list(self.live.values())
+
+    def running(self, entry: Entry) -> bool:
+        """Whether the row is in a sub-batch."""
+        self.catch_up()
+        return entry.running
+
+    def _move(self, entry: Entry, event: Event, now_ns: int) -> bool:
+        before = entry.state
+        if not entry.move(event):
+            return False
+        request, after = entry.request, entry.state
+        counts = self._counts[request.model]
+        counts.states[before] -= 1
+        counts.states[after] += 1
+        if after is State.RUNNING:
+            if entry.first_dispatch_ns is None:
+                entry.first_dispatch_ns = now_ns
+        elif after is State.RETRYING:
+            counts.retried += 1
+        else:
+            del self.live[request.id]
+            self._meter.exited(now_ns, request, OUTCOMES[after], entry.first_dispatch_ns)
+        return True
+
+    # -- what the engine thread reports ------------------------------------------------------------------------------
+
+    def opened(self, task: Task, entries: Sequence[Entry], now_ns: int) -> None:
+        """A sub-batch starts with these entries; those that have ended meanwhile stay ended."""
+        self._note(self._opened, task, entries, now_ns)
+
+    def _opened(self, task: Task, entries: Sequence[Entry], now_ns: int) -> None:
+        for entry in entries:
+            if entry.waiting:
+                self._move(entry, Event.START, now_ns)
+        self._meter.opened(now_ns, task)
+        if task.preempted is not None:
+            self._meter.preempted(now_ns, task)
+
+    def finished(self, finished: Finished, now_ns: int) -> None:
+        """Rows came to their end; those that have ended meanwhile stay as they are."""
+        self._note(self._finished, finished, now_ns)
+
+    def _finished(self, finished: Finished, now_ns: int) -> None:
+        for entry, event in finished.ends():
+            self._move(entry, event, now_ns)
 
     def dispatched(self, task: Task, start_ns: int, end_ns: int, failed: bool) -> None:
         """A node ran."""
-        with self.lock:
-            self._meter.dispatched(start_ns, end_ns, task, failed)
-            self._counts[task.model].padding_rows += task.padded_rows - task.rows
+        self._note(self._dispatched, task, start_ns, end_ns, failed)
+
+    def _dispatched(self, task: Task, start_ns: int, end_ns: int, failed: bool) -> None:
+        self._meter.dispatched(start_ns, end_ns, task, failed)
+        self._counts[task.model].padding_rows += task.padded_rows - task.rows
 
     def merged(self, merge: Merge, now_ns: int) -> None:
         """Two sub-batches became one."""
+        self._note(self._meter.merged, now_ns, merge)
+
+    def _note(self, enter: Callable[..., None], *arguments: Any) -> None:
+        self._notes.append((enter, arguments))
+        if len(self._notes) >= _NOTES_MAX:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Enter what has been noted in the books."""
+        if not self._notes:
+            return
         with self.lock:
-            self._meter.merged(now_ns, merge)
+            if self._catching_up:
+                return  # a finalizer's call, in the middle of a note: it comes before those that are left
+            self._catching_up = True
+            try:
+                while self._notes:
+                    enter, arguments = self._notes[0]
+                    try:
+                        enter(*arguments)
+                    except Exception:
+                        _log.error("the books could not be kept", exc_info=True)
+                    # Only now: when a caller's thread is interrupted in a note, the next one enters it again.
+                    self._notes.popleft()
+            finally:
+                self._catching_up = False
+
+    def renew_lock(self) -> None:
+        """In a forked child: whoever held the lock stayed behind."""
+        self.lock = RLock()
+        self._catching_up = False
 
     def snapshot(self) -> Stats:
         """Everything at one moment."""
         with self.lock:
+            self.catch_up()
             models = {model: _stats(counts, self._meter.of(model)) for model, counts in self._counts.items()}
             total = _Counts()
             for counts in self._counts.values():

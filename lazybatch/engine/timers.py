@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from itertools import count
+from weakref import ref
 
 from lazybatch.engine.clock import Clock
 from lazybatch.engine.entry import Entry
@@ -24,6 +25,7 @@ class Timers:
     """Calls ``expire`` for every entry whose limit has passed, unless it has ended before.
 
     threaded: whether a thread watches the clock; without one, the driver calls `fire` itself.
+    Entries are not kept: one that has ended is nobody's any more, and its result must not wait here for its limit.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class Timers:
         self._thread: threading.Thread | None = None
         # Condition's own lock is re-entrant: a finalizer run by a garbage collection in here may cancel or submit.
         self._changed = threading.Condition()
-        self._heap: list[tuple[int, int, Entry]] = []
+        self._heap: list[tuple[int, int, ref[Entry]]] = []
         self._sequence = count()
         self._compact_at = _COMPACT_MIN
         self._stopped = False
@@ -52,15 +54,15 @@ class Timers:
         with self._changed:
             if len(self._heap) >= self._compact_at:
                 # Entries that ended long before their limit would otherwise pile up until it comes.
-                self._heap = [item for item in self._heap if not item[2].ended]
+                self._heap = [item for item in self._heap if not _over(item[2]())]
                 heapq.heapify(self._heap)
                 self._compact_at = max(_COMPACT_MIN, 2 * len(self._heap))
-            heapq.heappush(self._heap, (entry.limit_ns, next(self._sequence), entry))
+            heapq.heappush(self._heap, (entry.limit_ns, next(self._sequence), ref(entry)))
             if self._start_thread is None or self._stopped:
                 return
             if self._thread is None:
                 self._thread = self._start_thread(self._run, "timers")
-            elif self._heap[0][2] is entry:
+            elif self._heap[0][2]() is entry:
                 self._changed.notify()
 
     def next_ns(self) -> int | None:
@@ -86,9 +88,9 @@ class Timers:
     def _due(self, now_ns: int) -> list[Entry]:
         due: list[Entry] = []
         with self._changed:
-            while self._heap and (self._heap[0][0] <= now_ns or self._heap[0][2].ended):
-                entry = heapq.heappop(self._heap)[2]
-                if not entry.ended:
+            while self._heap and (self._heap[0][0] <= now_ns or _over(self._heap[0][2]())):
+                entry = heapq.heappop(self._heap)[2]()
+                if entry is not None and not entry.ended:
                     due.append(entry)
         return due
 
@@ -104,3 +106,7 @@ class Timers:
                 left_ns = self._heap[0][0] - self._clock.now_ns()
                 if left_ns > 0:
                     self._changed.wait(min(left_ns / 1e9, 86_400.0))
+
+
+def _over(entry: Entry | None) -> bool:
+    return entry is None or entry.ended

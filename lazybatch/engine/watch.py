@@ -29,6 +29,16 @@ class Watch(Observers):
                 self.errors += 1
                 _log.error("an observer failed in %r", hook, exc_info=True)
 
+    @property
+    def arrivals(self) -> bool:
+        """Whether anybody wants to know of arrivals."""
+        return bool(self._arrived)
+
+    @property
+    def ends(self) -> bool:
+        """Whether anybody wants to know how rows end."""
+        return bool(self._exited)
+
     def ended(self, entry: Entry, now_ns: int, outcome: Outcome) -> None:
         """A row has ended."""
         self.exited(now_ns, entry.request, outcome, entry.first_dispatch_ns)

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from lazybatch.core.task import Task
 from lazybatch.engine.clock import Clock
@@ -21,8 +20,7 @@ from lazybatch.engine.mailbox import Mailbox, Ran
 from lazybatch.executors.base import Executor, Row
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A task and what it runs on. rows: of a sub-batch that opens, else None. last: this node is the last one."""
 
     task: Task
@@ -32,12 +30,17 @@ class Job:
     generation: int
 
 
-def execute(job: Job) -> tuple[dict[int, Any] | None, BaseException | None]:
-    """Run one node; returns (results after the last node else None, what was raised or None). Never raises."""
+def execute(job: Job, opened: Callable[[], None] | None = None) -> tuple[dict[int, Any] | None, BaseException | None]:
+    """Run one node; returns (results after the last node else None, what was raised or None). Never raises.
+
+    opened: called right before the node runs, when its rows have been gathered.
+    """
     task, executor = job.task, job.executor
     try:
         if job.rows is not None:
             executor.open(task.sub_batch, job.rows, task.padded_rows)
+        if opened is not None:
+            opened()
         executor.run(task.sub_batch, task.node)
         return (executor.close(task.sub_batch) if job.last else None), None
     except BaseException as error:  # SystemExit, KeyboardInterrupt and MemoryError of a callable end its rows, not us

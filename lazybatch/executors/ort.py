@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from lazybatch.errors import InvalidInput, InvariantError
+from lazybatch.errors import ExecutionError, InvalidInput, InvariantError
 from lazybatch.executors.base import MemoryPlan, Row
 from lazybatch.executors.ort_piece import OrtPiece, Place, copy_out, shape_of
 from lazybatch.executors.resident import resident_bytes
@@ -187,12 +187,19 @@ class OrtExecutor:
     def _run_free(self, state: SubBatch, node: int) -> None:
         """Run a node with outputs allocated by ONNX Runtime; learn their shapes, and store what has a buffer."""
         piece, store = self.pieces[node], self._store
+        held = [name for name in piece.outputs if store.has_buffer(name)]
+        first = state.rows > 1 and not state.layout.knows(held)
+        alone = self._shapes_alone(state, node) if first else {}
         outputs = piece.run(
             {name: store.view(state, name) if store.has_buffer(name) else state.values[name] for name in piece.inputs}
         )
-        for name, value in outputs.items():
-            if store.has_buffer(name):
-                state.layout.learn(name, shape_of(value), state.rows)
+        for name in held:
+            form = state.layout.learn(name, shape_of(outputs[name]), state.rows)
+            if name in alone and form.shape(1) != alone[name]:
+                raise ExecutionError(
+                    f"node {piece.name!r} gives {name!r} the shape {list(form.shape(1))} per row in company, and "
+                    f"{list(alone[name])} alone"
+                )
         store.make_room(state, piece.outputs)
         for name, value in outputs.items():
             if store.has_buffer(name):
@@ -201,3 +208,14 @@ class OrtExecutor:
                 state.values[name] = value
         for name in [name for name in state.values if name not in store.plan.live[node + 1]]:
             del state.values[name]
+
+    def _shapes_alone(self, state: SubBatch, node: int) -> dict[str, tuple[int, ...]]:
+        """Run a node for the first row alone, where its signature is first seen in company.
+
+        A model may refuse a row of this shape alone and, by splitting what all rows have together, swallow several of
+        them (a Reshape to [-1, 8] over rows of 12). They must fail as they would alone, not get each other's values.
+        """
+        single = {name: self._store.first_row(state, name) for name in self.pieces[node].inputs}
+        if any(value is None for value in single.values()):
+            return {}
+        return {name: shape_of(value) for name, value in self.pieces[node].run(single).items()}

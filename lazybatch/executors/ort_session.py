@@ -30,6 +30,9 @@ CUDA = "CUDAExecutionProvider"
 WEIGHTS_FILE = "weights.bin"
 """Weights of a saved optimised model lie in this file beside it, so that all pieces map one copy."""
 
+THREADS_PER_CORE_MAX = 16
+"""The pool's threads spin: with very many of them the process stands still."""
+
 _PROVIDER_NAMES = {"cpu": CPU, "cuda": CUDA}
 _FATAL_ONLY = 4  # what goes wrong is raised; logging it too would only repeat it on stderr
 
@@ -154,6 +157,8 @@ def _share(ort: Any, options: Any, threads: int | None) -> None:
     global _pool_threads, _arena_made
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise InvalidInput(f"threads must be a positive integer or None, got {threads!r}")
+    if threads is not None and threads > (most := THREADS_PER_CORE_MAX * default_threads()):
+        raise InvalidInput(f"threads={threads}: more than {most} would only take the processor from each other here")
     with _lock:
         if not _arena_made:
             place = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)

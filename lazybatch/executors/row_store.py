@@ -178,13 +178,28 @@ class RowStore:
         value = self._array(state, name)
         count = len(state.requests)
         if boundary.kind is Kind.ROWS and boundary.axis is not None and self._splits(boundary, value):
-            rows = by_row(value, boundary.axis, state.rows)[:count]
-            if boundary.unit:
-                rows = rows.squeeze(boundary.axis + 1)
+            if boundary.axis == 0 and boundary.unit:
+                rows = value[:count]
+            else:
+                rows = by_row(value, boundary.axis, state.rows)[:count]
+                if boundary.unit:
+                    rows = rows.squeeze(boundary.axis + 1)
             return [np.array(row, dtype=value.dtype, order="C") for row in rows]
         if boundary.kind is Kind.SIZE:
             value = _size_at(boundary, value, state.rows, 1)
         return [np.array(value) if isinstance(value, np.ndarray) else value for _ in range(count)]
+
+    def first_row(self, state: SubBatch, name: str) -> Any:
+        """A tensor as it would be for the first row alone; None where it cannot be taken apart."""
+        boundary = self._partition.boundaries[name]
+        value = self._array(state, name)
+        if boundary.kind is Kind.OPAQUE:
+            return None
+        if boundary.kind is Kind.SIZE:
+            return _size_at(boundary, value, state.rows, 1)
+        if boundary.kind is Kind.ROWS and boundary.axis is not None:
+            return take_rows(value, boundary.axis, state.rows, [0])
+        return value
 
     def _splits(self, boundary: Boundary, value: Any) -> bool:
         """Whether an answer can be taken apart: served alone, one that is no single row stays as it is."""

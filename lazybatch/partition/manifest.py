@@ -6,8 +6,10 @@ Must not know: the framework a model came from; how pieces are made or run.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 
 MANIFEST_FILE = "partition.json"
 FORMAT = "lazybatch-partition"
-VERSION = 1
+VERSION = 2
 
 
 def save_manifest(partition: Partition) -> None:
@@ -36,6 +38,7 @@ def save_manifest(partition: Partition) -> None:
         "boundaries": [asdict(boundary) for boundary in partition.boundaries.values()],
         "provenance": dict(partition.provenance),
     }
+    data["checksum"] = _checksum(data)
     path = partition.directory / MANIFEST_FILE
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(data, indent=1, ensure_ascii=True), encoding="utf-8")
@@ -43,7 +46,8 @@ def save_manifest(partition: Partition) -> None:
 
 
 def load_partition(directory: Path | str) -> Partition:
-    """Read a partition back. Raises `ModelError` where it is missing, damaged, or of another version."""
+    """Read a partition back. Raises `ModelError` where it is missing, damaged, or changed by hand, or of another
+    version."""
     directory = Path(directory)
     path = directory / MANIFEST_FILE
     try:
@@ -60,12 +64,28 @@ def load_partition(directory: Path | str) -> Partition:
         )
     try:
         partition = _read(directory, data)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{path}: damaged manifest: {type(error).__name__} {error}") from error
+    if data.get("checksum") != _checksum(data):
+        raise ModelError(
+            f"{path}: the manifest was changed after it was written; what it says of rows is proved no more"
+        )
     for piece in partition.pieces:
         if not piece.path.is_file():
             raise ModelError(f"{directory}: piece {piece.path.name} is missing")
+    sizes = partition.provenance.get("files")
+    for name, nbytes in sizes.items() if isinstance(sizes, Mapping) else ():
+        file = directory / Path(name).name
+        have = file.stat().st_size if file.is_file() else 0
+        if have != nbytes:
+            raise ModelError(f"{file}: {have} of {nbytes} bytes are there; partition the model again")
     return partition
+
+
+def _checksum(data: Mapping[str, Any]) -> str:
+    """sha256 over everything else the manifest holds, however it is laid out."""
+    text = json.dumps({key: value for key, value in data.items() if key != "checksum"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _read(directory: Path, data: dict[str, Any]) -> Partition:

@@ -36,7 +36,7 @@ def test_simulator_rows() -> None:
 
 def test_chain_against_whole() -> None:
     """A trained model, node by node, gives the whole model's bits at batch 1 and 2, and every time is there."""
-    rows = measure_chain(subject("ppocr-cls"), (1, 2), within_s=0.0)
+    rows = measure_chain(subject("ppocr-rec"), (1, 2), within_s=0.0)
     assert [row["batch"] for row in rows] == [1, 2]
     for row in rows:
         assert row["bit_identical"]

@@ -92,6 +92,7 @@ def test_uniform_is_fixed_plus_per_row_over_equal_nodes() -> None:
         ({"batch_sizes": ()}, "batch sizes must increase from 1, got \\[\\]"),
         ({"batch_sizes": (2, 4)}, "batch sizes must increase from 1, got \\[2, 4\\]"),
         ({"batch_sizes": (1, 1)}, "batch sizes must increase from 1"),
+        ({"batch_sizes": (1, 10**30)}, "is above 65536"),
         ({"median_ns": ((1, 2),)}, "1 median rows for 2 nodes"),
         ({"high_ns": ((1, 2),) * 3}, "3 high rows for 2 nodes"),
         ({"median_ns": ((1, 2), (1,))}, "node 'b' has 1 median times for 2 batch sizes"),

@@ -253,6 +253,19 @@ def test_a_failure_in_a_batch_without_isolation_fails_all(core: Core) -> None:
     assert ledger.scheduler.idle
 
 
+def test_a_failure_beside_a_cancelled_row_is_not_proof(core: Core) -> None:
+    """The row cancelled while the batch ran may have been the culprit: the one that is left runs again, alone."""
+    ledger = Ledger(core.scheduler(GraphBatching(), bare_spec()))
+    for id in range(2):
+        ledger.add(row(id))
+    task = ledger.schedule(0)
+    assert task is not None
+    ledger.cancel(1, 1)
+    assert ledger.fail(task, 2) == Failure((), (0,), (1,))
+    ledger.finish(3)
+    assert ledger.left == {0: "finished", 1: "cancelled"}
+
+
 def test_a_failure_of_rows_that_were_all_cancelled_fails_nobody(core: Core) -> None:
     """They leave as cancelled."""
     ledger = Ledger(core.scheduler(GraphBatching(), bare_spec()))

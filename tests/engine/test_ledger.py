@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lazybatch.core.request import Request
 from lazybatch.core.task import Merge, Reason, Task
+from lazybatch.engine.answers import Finished
 from lazybatch.engine.entry import TRANSITIONS, Entry, Event, RequestFuture
 from lazybatch.engine.ledger import REJECTIONS, Ledger
 from lazybatch.executors.base import Row
@@ -126,3 +128,90 @@ def test_a_finalizer_may_cancel_inside_a_locked_section() -> None:
     with ledger.lock:
         gc.collect()
     assert ledger.snapshot().cancelled == 1
+
+
+def test_what_is_noted_is_in_the_books_for_whoever_asks() -> None:
+    """Starts and ends reported by the engine thread show at once in capacity, state, moves and snapshots."""
+    ledger = Ledger(["a"])
+    first, second, third = (entry(id) for id in range(3))
+    ledger.admit([first, second, third])
+    task = Task("a", 0, 0, 2, 2, (0, 1), None, Reason.START_IDLE)
+    ledger.opened(task, [first, second], 20)
+    assert ledger.waiting("a") == 1
+    assert ledger.running(first)
+    assert ledger.move(second, Event.CANCEL, 25)
+    ledger.dispatched(task, 20, 30, False)
+    ledger.finished(Finished(task, "n", [first, second], {0: "x", 1: "y"}), 30)
+    assert not ledger.running(first)
+    assert not ledger.move(first, Event.CANCEL, 31)
+    assert ledger.open_entries() == [third]
+    stats = ledger.snapshot()
+    assert (stats.completed, stats.cancelled, stats.queued, stats.dispatches) == (1, 1, 1, 1)
+    accounts(stats, drained=False)
+
+
+def test_an_interrupted_note_is_entered_again() -> None:
+    """A Ctrl-C in a caller that happens to keep the books loses no row: the next caller does it."""
+    ledger = Ledger(["a"])
+    first, second = entry(0), entry(1)
+    ledger.admit([first, second])
+    task = Task("a", 0, 0, 2, 2, (0, 1), None, Reason.START_IDLE)
+
+    class Interrupting(dict[int, str]):
+        times = 1
+
+        def get(self, key: int, default: object = None) -> object:  # type: ignore[override]
+            if key == 1 and self.times:
+                self.times -= 1
+                raise KeyboardInterrupt
+            return super().get(key, default)
+
+    ledger.opened(task, [first, second], 20)
+    ledger.finished(Finished(task, "n", [first, second], Interrupting({0: "x", 1: "y"})), 30)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.snapshot()
+    stats = ledger.snapshot()
+    assert stats.completed == 2
+    accounts(stats)
+
+
+def test_a_note_that_cannot_be_entered_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """A bug of ours must not come out of a caller's submit: it is logged, and later notes are entered."""
+    ledger = Ledger(["a"])
+    one = entry(0)
+    ledger.admit([one])
+    task = Task("a", 0, 0, 1, 1, (0,), None, Reason.START_IDLE)
+    ledger.finished(Finished(task, "n", [one], {0: "never started"}), 15)
+    ledger.opened(task, [one], 20)
+    assert ledger.running(one)
+    assert "waiting: 'complete' cannot happen" in caplog.text
+
+
+def test_many_notes_are_entered_by_whoever_makes_them() -> None:
+    """Notes are bounded although nobody asks."""
+    ledger = Ledger(["a"])
+    task = Task("a", 0, 0, 1, 1, (0,), None, Reason.START_IDLE)
+    for time_ns in range(10_000):
+        ledger.dispatched(task, time_ns, time_ns + 1, False)
+    assert len(ledger._notes) < 5_000
+    assert ledger.snapshot().dispatches == 10_000
+
+
+def test_a_finalizer_in_the_middle_of_a_note_comes_first() -> None:
+    """A cancellation from inside a note wins over the rest of it, and the books balance."""
+    ledger = Ledger(["a"])
+    first, second = entry(0), entry(1)
+    ledger.admit([first, second])
+    task = Task("a", 0, 0, 2, 2, (0, 1), None, Reason.START_IDLE)
+
+    class Cancelling(dict[int, str]):
+        def get(self, key: int, default: object = None) -> object:  # type: ignore[override]
+            if key == 0:
+                ledger.move(second, Event.CANCEL, 30)
+            return super().get(key, default)
+
+    ledger.opened(task, [first, second], 20)
+    ledger.finished(Finished(task, "n", [first, second], Cancelling({0: "x", 1: "y"})), 30)
+    stats = ledger.snapshot()
+    assert (stats.completed, stats.cancelled) == (1, 1)
+    accounts(stats)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from weakref import ref
 
 import pytest
 
@@ -13,10 +15,21 @@ from lazybatch.engine.entry import Entry, Event, RequestFuture
 from lazybatch.engine.timers import Timers
 from lazybatch.executors.base import Row
 
+HELD: list[Entry] = []
+"""Timers do not keep entries, the ledger does."""
+
+
+@pytest.fixture(autouse=True)
+def ledger() -> Iterator[None]:
+    """Entries live for one test."""
+    yield
+    HELD.clear()
+
 
 def entry(id: int, limit_ns: int) -> Entry:
     """An entry with a limit."""
-    return Entry(Request(id, "m", 0), Row(1), limit_ns, RequestFuture())
+    HELD.append(Entry(Request(id, "m", 0), Row(1), limit_ns, RequestFuture()))
+    return HELD[-1]
 
 
 def thread_of(body: Callable[[], None], role: str) -> threading.Thread:
@@ -61,6 +74,20 @@ def test_entries_that_ended_do_not_pile_up() -> None:
         timers.add(one)
         one.move(Event.CANCEL)
     assert len(timers) <= 128
+
+
+def test_results_are_not_kept_until_the_limit() -> None:
+    """The answer of a fast row with a far limit goes when its caller lets go of it."""
+    timers = Timers(SteppedClock(), lambda _: None, None)
+    one = entry(1, 10**15)
+    timers.add(one)
+    one.move(Event.CANCEL)
+    kept = ref(one.future)
+    HELD.clear()
+    del one
+    gc.collect()
+    assert kept() is None
+    timers.fire(10**15)
 
 
 def test_an_expiry_that_raises_does_not_keep_others_from_expiring(caplog: pytest.LogCaptureFixture) -> None:

@@ -196,3 +196,22 @@ def data_dependent(directory: Path) -> Partition:
         ["y"],
         reason="the shape of 'n' depends on values",
     )
+
+
+def windowed(directory: Path) -> Partition:
+    """Softmax over windows of 8 columns; a row whose length is no multiple of 8 is refused, if it is alone.
+
+    x [any] -> w = windows of x -> p = softmax -> y = p with the shape of x.
+    """
+    node = helper.make_node
+    return cut(
+        directory,
+        [
+            [node("Reshape", ["x", "eight"], ["w"])],
+            [node("Softmax", ["w"], ["p"], axis=-1), node("Shape", ["x"], ["s"]), node("Reshape", ["p", "s"], ["y"])],
+        ],
+        [rows("x", None), rows("w", 8, unit=False), rows("y", None)],
+        ["x"],
+        ["y"],
+        {"eight": np.array([-1, 8], np.int64)},
+    )

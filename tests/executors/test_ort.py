@@ -16,7 +16,7 @@ from lazybatch.executors.base import Row
 from lazybatch.executors.ort import OrtExecutor
 from lazybatch.executors.ort_model import OrtModel
 from lazybatch.partition.pieces import Partition
-from tests.executors.partitions import cut, data_dependent, labels, recurrent, residual, rows, shared
+from tests.executors.partitions import cut, data_dependent, labels, recurrent, residual, rows, shared, windowed
 
 CAPACITY = 5
 
@@ -382,3 +382,19 @@ def test_shutdown_frees_the_buffers(net: OrtModel) -> None:
     executor.shutdown()
     assert executor.memory().buffers_bytes == 0
     through(net.executor(max_batch_size=2), {0: net.admit(residual_row(0))})
+
+
+def test_rows_that_fail_alone_fail_in_company(tmp_path: Path) -> None:
+    """Two rows of 12 make three windows of 8, the middle one of both: a new signature is tried on one row first."""
+    model = OrtModel(windowed(tmp_path))
+    executor = model.executor(max_batch_size=CAPACITY)
+    twelve = {seed: model.admit({"x": np.full(12, seed, np.float32)}) for seed in range(2)}
+    sixteen = {seed: model.admit({"x": np.full(16, seed, np.float32)}) for seed in range(2)}
+    for sub_batch in range(2):
+        executor.open(sub_batch, twelve, 2)
+        with pytest.raises(ExecutionError, match="node 'node0' failed: operator Reshape"):
+            executor.run(sub_batch, 0)
+        executor.discard(sub_batch)
+    for _ in range(2):
+        for outputs in through(executor, sixteen, sub_batch=7).values():
+            assert_equal(outputs, {"y": np.full(16, 1 / 8, np.float32)})

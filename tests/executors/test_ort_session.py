@@ -111,6 +111,12 @@ def test_absurd_thread_counts_are_refused(model: Path, threads: object) -> None:
         open_session(model, optimise=True, threads=threads)  # type: ignore[arg-type]
 
 
+def test_a_pool_that_would_stand_still_is_refused(model: Path) -> None:
+    """Thousands of spinning threads on a few cores never get a model loaded; that is said at once."""
+    with pytest.raises(InvalidInput, match="threads=1000000: more than"):
+        open_session(model, optimise=True, threads=10**6)
+
+
 def test_unreadable_models_are_refused_by_name(model: Path, tmp_path: Path) -> None:
     """Missing, truncated and foreign files: one line that says which file, and ONNX Runtime's reason."""
     truncated = tmp_path / "truncated.onnx"

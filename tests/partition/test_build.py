@@ -219,3 +219,12 @@ def test_digest_covers_external_data(tmp_path: Path) -> None:
     data[0] ^= 1
     side.write_bytes(bytes(data))
     assert digest_of(path) != before
+
+
+def test_files_cut_short_are_noticed(tmp_path: Path) -> None:
+    """A full disk or a broken copy: which file, at load, so that a cache makes its entry anew."""
+    made = cut("g (float[N,4] x) => (float[N,4] y) { a = Relu(x) y = Neg(a) }", tmp_path)
+    piece = made.pieces[0].path
+    piece.write_bytes(piece.read_bytes()[:-1])
+    with pytest.raises(ModelError, match=rf"{piece.name}: \d+ of \d+ bytes are there"):
+        load_partition(made.directory)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+import pytest
 
-from lazybatch.partition.onnx.extract import Shape, clear, extract
+from lazybatch.errors import InvalidInput
+from lazybatch.partition.manifest import MANIFEST_FILE
+from lazybatch.partition.onnx.extract import Shape, claim, extract
 from tests.partition.parts import text_model
 
 RESIDUAL = """g (float[N,4] x) => (float[N,4] y) <float[4] w = {1.,2.,3.,4.}>
@@ -86,9 +89,23 @@ def test_value_added_to_itself(tmp_path: Path) -> None:
     assert in_place(text, [0, 1], tmp_path) == [(), (), ()]
 
 
-def test_clear_leaves_strangers_alone(tmp_path: Path) -> None:
+def test_claim_leaves_strangers_alone(tmp_path: Path) -> None:
     """Files of an earlier partition go, others stay."""
-    for name in ("piece_000.onnx", "piece_017.onnx", "whole.onnx", "weights.bin", "notes.txt"):
+    for name in ("piece_000.onnx", "piece_017.onnx", "whole.onnx", "weights.bin", "notes.txt", MANIFEST_FILE):
         (tmp_path / name).write_text("x")
-    clear(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+    claim(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["notes.txt", MANIFEST_FILE]
+    claim(tmp_path)  # also after a partition that came to nothing
+
+
+def test_claim_deletes_nothing_that_no_partition_left(tmp_path: Path) -> None:
+    """A directory somebody else keeps a weights.bin in, and a model that is called whole.onnx itself."""
+    weights, whole = tmp_path / "weights.bin", tmp_path / "whole.onnx"
+    weights.write_text("precious")
+    with pytest.raises(InvalidInput, match=r"would overwrite weights\.bin"):
+        claim(tmp_path)
+    weights.rename(whole)
+    (tmp_path / MANIFEST_FILE).write_text("x")
+    with pytest.raises(InvalidInput, match=r"would overwrite whole\.onnx"):
+        claim(tmp_path, [whole])
+    assert whole.read_text() == "precious"

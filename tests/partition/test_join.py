@@ -22,6 +22,23 @@ MIXERS = {
         "",
     ),
     "running sum down the batch": (f"g ({ROW} <int64 a = {{0}}> {{ y = CumSum(x, a) }}", "output 'y'"),
+    "running sum down the batch of what no ordinary value raises": (
+        f"""g ({ROW} <int64 a = {{0}}, float t = {{100.0}}, float h = {{200.0}}>
+        {{ m = Greater(x, t) l = Less(x, h) c = And(m, l) f = Cast<to=1>(c) r = CumSum(f, a) y = Add(x, r) }}""",
+        "operator CumSum walks over the rows of the batch",
+    ),
+    "a maximum over the batch inside a body, of what no ordinary value raises": (
+        f"""g ({ROW} <int64 k = {{2}}, bool on = {{1}}, float t = {{100.0}}, float h = {{200.0}}>
+        {{ m = Greater(x, t) l = Less(x, h) c = And(m, l) f = Cast<to=1>(c)
+        y = Loop (k, on, x) <body = b (int64 i, bool p, float[N,4] v) => (bool q, float[N,4] w)
+        {{ q = Identity(p) r = ReduceMax<axes=[0]>(f) w = Add(v, r) }}> }}""",
+        "operator ReduceMax (makes 'r') in the body",
+    ),
+    "the batch size beyond eight": (
+        f"""g ({ROW} <int64[1] i = {{0}}, int64[1] e = {{8}}>
+        {{ s = Shape(x) n = Gather(s, i) d = Sub(n, e) f = Cast<to=1>(d) r = Relu(f) y = Add(x, r) }}""",
+        "output 'y': a row changes by up to 25 when 33 rows share its batch",
+    ),
     "softmax over the batch": (f"g ({ROW} {{ y = Softmax<axis=0>(x) }}", "output 'y'"),
     "rows turned round": (
         f"""g ({ROW} <int64[1] a = {{-1}}, int64[1] b = {{-9999}}, int64[1] c = {{0}}, int64[1] d = {{-1}}>

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lazybatch.errors import ModelError
-from lazybatch.partition.manifest import MANIFEST_FILE, load_partition, save_manifest
+from lazybatch.partition.manifest import MANIFEST_FILE, _checksum, load_partition, save_manifest
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 
 
@@ -74,7 +74,7 @@ def test_not_a_partition(tmp_path: Path) -> None:
     ("key", "new", "says"),
     [
         ("format", "other", "not a partition manifest"),
-        ("version", 99, "manifest version 99, expected 1; partition the model again"),
+        ("version", 99, "manifest version 99, expected 2; partition the model again"),
         ("pieces", None, "damaged manifest"),
         ("boundaries", [], "undescribed tensor"),
         ("boundaries", [{"name": "x"}], "damaged manifest"),
@@ -112,10 +112,23 @@ def test_missing_piece(tmp_path: Path) -> None:
 
 
 def test_paths_do_not_lead_out(tmp_path: Path) -> None:
-    """A manifest cannot point at files elsewhere."""
+    """A manifest cannot point at files elsewhere, not even one with the right checksum."""
     save_manifest(small(tmp_path))
     path = tmp_path / MANIFEST_FILE
     data = json.loads(path.read_text())
     data["pieces"][0]["path"] = "../../etc/piece_000.onnx"
+    data["checksum"] = _checksum(data)
     path.write_text(json.dumps(data))
     assert load_partition(tmp_path).pieces[0].path == tmp_path / "piece_000.onnx"
+
+
+@pytest.mark.parametrize(("key", "new"), [("unit", ""), ("axis", [1]), ("dtype", 7), ("axis", 1)])
+def test_a_changed_claim_is_refused(tmp_path: Path, key: str, new: Any) -> None:
+    """What the manifest says of rows was proved; edited by hand it would mix them, or break much later."""
+    save_manifest(small(tmp_path))
+    path = tmp_path / MANIFEST_FILE
+    data = json.loads(path.read_text())
+    data["boundaries"][0][key] = new
+    path.write_text(json.dumps(data))
+    with pytest.raises(ModelError, match="changed after it was written"):
+        load_partition(tmp_path)

@@ -41,6 +41,8 @@ class LazyBatching:
     def decide(self, view: View, now: int) -> Choice:
         """Admit newcomers as far as the slack of everyone allows; else go on."""
         in_flight = _in_flight(view, now)
+        if view.active is not None and not any(_may_join(lane, in_flight, now) for lane in view.lanes):
+            return None
         for lane in most_urgent_first(view.lanes, now):
             head = lane.queue.head(now)
             assert head is not None, "most_urgent_first returns lanes in which something waits"
@@ -74,13 +76,13 @@ class LazyBatching:
         """How many rows may start by Eq. 2 so that nobody in flight, and none of them, is lost by it."""
         busy_ns, deadline_ns = in_flight
         single_ns = _single_left_ns(lane, 0)
-        if deadline_ns - now < busy_ns + single_ns:
-            return 0
+        done_ns = now + busy_ns
         rows = 0
         for request in lane.queue.peek(now, room):
-            if not _lost(lane, request, now) and request.deadline_ns < deadline_ns:
+            if now + single_ns <= request.deadline_ns < deadline_ns:  # a lost row vetoes nothing
                 deadline_ns = request.deadline_ns
-            if deadline_ns - now < busy_ns + (rows + 1) * single_ns:
+            done_ns += single_ns
+            if deadline_ns < done_ns:
                 break
             rows += 1
         return rows
@@ -95,6 +97,16 @@ def _in_flight(view: View, now: int) -> InFlight:
         if tightest_ns is not None and tightest_ns < deadline_ns:
             deadline_ns = tightest_ns
     return busy_ns, deadline_ns
+
+
+def _may_join(lane: Lane, in_flight: InFlight, now: int) -> bool:
+    """Whether a row of the lane could preempt at all: a cheap look before anything is put in order."""
+    busy_ns, deadline_ns = in_flight
+    return (
+        len(lane.queue) > 0
+        and lane.table.rows < lane.rows_max
+        and deadline_ns - now >= busy_ns + _single_left_ns(lane, 0)
+    )
 
 
 def _lost(lane: Lane, request: Request, now: int) -> bool:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from lazybatch.errors import InvalidInput, ModelError
-from lazybatch.executors.ort_session import open_session, runtime
+from lazybatch.executors.ort_session import WEIGHTS_FILE, open_session, runtime
 from lazybatch.partition.manifest import save_manifest
 from lazybatch.partition.onnx.cost import Costs
 from lazybatch.partition.onnx.cuts import choose
-from lazybatch.partition.onnx.extract import clear, extract
+from lazybatch.partition.onnx.extract import claim, extract
 from lazybatch.partition.onnx.join import Verdict, judge
 from lazybatch.partition.onnx.optimise import WHOLE_FILE, Optimised, optimise
 from lazybatch.partition.onnx.plan import Plan
@@ -47,13 +47,14 @@ def partition_onnx(
     example_inputs: one or several requests the model accepts, with or without the batch axis.
     threads, providers: as for `open_session`.
     tolerance: allowed |joined - alone| over the row's magnitude, for models that cannot be exact.
+    Raises `InvalidInput` where files that are no partition's would be lost.
     Raises `ModelError` naming the culprit; with require_joinable also where rows cannot share a batch.
     """
     _check_options(preempt_within_s, tolerance)
     source = read_source(Path(path))
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    clear(directory)
+    claim(directory, (source.path, *external_files(source)))
     opener = partial(open_session, threads=threads, providers=providers)
     optimised = optimise(source, directory, opener)
     verdict = judge(source, optimised, batch_axes, _examples(example_inputs), tolerance, opener)
@@ -147,6 +148,12 @@ def _fingerprint(digest: str, positions: Sequence[int]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _sizes(directory: Path, pieces: Sequence[Piece]) -> dict[str, int]:
+    """File name -> bytes, so that a copy that was cut short is noticed before it is run."""
+    files = [directory / WHOLE_FILE, directory / WEIGHTS_FILE, *(piece.path for piece in pieces)]
+    return {file.name: file.stat().st_size for file in files if file.is_file()}
+
+
 def _provenance(
     digest: str,
     optimised: Optimised,
@@ -169,6 +176,7 @@ def _provenance(
         "model_sha256": digest,
         "runtime": f"onnxruntime {runtime().__version__}",
         "whole": WHOLE_FILE,
+        "files": _sizes(optimised.path.parent, pieces),
         "batch_axes": dict(verdict.candidate),
         "probed_sizes": [dict(recipe.sizes) for recipe in verdict.recipes],
         "probed_ranges": [{k: list(v) for k, v in recipe.ranges.items()} for recipe in verdict.recipes],

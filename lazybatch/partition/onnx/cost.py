@@ -22,8 +22,9 @@ from lazybatch.partition.onnx.rows import Feeds
 
 RUNS = 15
 SECONDS = 3.0
-SURROUNDINGS_S = 20e-6
-"""What scheduler and executor add around one call into the runtime, in Python; see `bench/overhead.py`."""
+SURROUNDINGS_S = 40e-6
+"""What one more node costs besides the call into the runtime: scheduler and executor in Python, and caches gone cold
+between two calls. `bench/overhead.py` shows it: 30 to 70 microseconds per node on two cores."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 DISPATCH_SHARE = 0.02
 """Without a wish of the user, dispatching may cost this share of the whole at one row."""
-NODES_FEW, FEW_SHARE = 4, 0.05
+NODES_FEW, FEW_SHARE = 3, 0.04
 """A model too short for more than a few nodes still gets this many, where they cost no more than this share."""
 NODES_MAX = 32
 """Without a wish of the user, there are at most this many nodes: more gain little in response."""

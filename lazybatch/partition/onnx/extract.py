@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from lazybatch.errors import InvalidInput
 from lazybatch.executors.ort_session import WEIGHTS_FILE
+from lazybatch.partition.manifest import MANIFEST_FILE
 from lazybatch.partition.onnx.liveness import Liveness, constants, reads
 from lazybatch.partition.onnx.optimise import WHOLE_FILE, weights_of
 from lazybatch.partition.pieces import Piece
@@ -178,7 +180,19 @@ def _ancestors(graph: onnx.GraphProto, start: int, end: int) -> set[int]:
     return found
 
 
-def clear(directory: Path) -> None:
-    """Delete what an earlier partition left in the directory, so that nothing of it is mixed with the new one."""
-    for file in (*directory.glob("piece_*.onnx"), *(directory / name for name in (WHOLE_FILE, WEIGHTS_FILE))):
-        file.unlink(missing_ok=True)
+def claim(directory: Path, keep: Collection[Path] = ()) -> None:
+    """Delete what an earlier partition left in the directory, and mark it as a partition's that is being made.
+
+    keep: files of the model being cut. Raises `InvalidInput`, deleting nothing, where files of a partition's names are
+    among them or lie in a directory that no partition was made in.
+    """
+    mark = directory / MANIFEST_FILE
+    named = [*directory.glob("piece_*.onnx"), *(directory / name for name in (WHOLE_FILE, WEIGHTS_FILE))]
+    found = [file for file in named if file.exists()]
+    own = {file.resolve() for file in keep}
+    for file in found:
+        if file.resolve() in own or not mark.exists():
+            raise InvalidInput(f"a partition in {directory} would overwrite {file.name}, which is no partition's")
+    for file in found:
+        file.unlink()
+    mark.write_bytes(b"")

@@ -14,6 +14,7 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
+from lazybatch.partition.onnx.crowd import crowded, strays
 from lazybatch.partition.onnx.inputs import candidates, find_recipes, symbolic, typical
 from lazybatch.partition.onnx.optimise import Opener, Optimised
 from lazybatch.partition.onnx.probe import Evidence, probe, runner
@@ -68,6 +69,11 @@ def judge(
             evidence = probe(ports, candidate, recipes[:1], run, outputs, tolerance=tolerance, seeds=1)
             marks = spread(original.graph, candidate)
             reason = _reason(source, original, ports, candidate, recipes, evidence, marks, outputs, tolerance, opener)
+            if reason is None:
+                traits = {name: evidence.traits[name] for name in outputs}
+                reason = crowded(ports, candidate, recipes[0], run, traits, tolerance) or strays(
+                    original, marks, ports, candidate, recipes[0], run, traits, tolerance
+                )
             verdict = Verdict(ports, candidate, recipes, usual, evidence, reason, marks)
             if evidence.stage == 4:
                 return verdict
@@ -181,7 +187,7 @@ def boundary_traits(
                         traits,
                         f"operator {node.op_type} (makes {name!r}) ties rows together: {traits[name].why}",
                     )
-    for name, axis in scanned(optimised.proto.graph):
+    for operator, name, axis in walks(optimised.proto.graph):
         ranks = {port.name: len(port.dims or ()) for port in verdict.ports}
         rank = ranks.get(name, len(traits[name].dims or ()) if name in traits else 0)
         rows = verdict.candidate.get(name, traits[name].axis if name in traits else None)
@@ -189,18 +195,25 @@ def boundary_traits(
             return (
                 evidence,
                 traits,
-                f"operator Scan walks over the rows of the batch ({name!r}), carrying a state between them",
+                f"operator {operator} walks over the rows of the batch ({name!r}), carrying a state between them",
             )
     return evidence, traits, None
 
 
-def scanned(graph: onnx.GraphProto) -> list[tuple[str, int]]:
-    """What top-level Scan nodes walk over, and along which axis."""
-    found: list[tuple[str, int]] = []
+def walks(graph: onnx.GraphProto) -> list[tuple[str, str, int]]:
+    """Top-level operators that carry a state along an axis: which one, over what, along which axis.
+
+    What is carried may be nothing for all ordinary values, so that no run of rows shows it.
+    """
+    found: list[tuple[str, str, int]] = []
+    constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type != "Scan":
-            continue
-        count = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
-        axes = next((list(a.ints) for a in node.attribute if a.name == "scan_input_axes"), [0] * count)
-        found.extend(zip(list(node.input)[len(node.input) - count :], axes, strict=True))
+        if node.op_type == "Scan":
+            count = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
+            axes = next((list(a.ints) for a in node.attribute if a.name == "scan_input_axes"), [0] * count)
+            over = list(node.input)[len(node.input) - count :]
+            found.extend((node.op_type, name, axis) for name, axis in zip(over, axes, strict=True))
+        elif node.op_type == "CumSum" and node.input[1] in constants:
+            axis = int(numpy_helper.to_array(constants[node.input[1]]).reshape(-1)[0])
+            found.append((node.op_type, node.input[0], axis))
     return found

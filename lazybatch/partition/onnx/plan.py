@@ -14,7 +14,7 @@ from typing import Any
 from lazybatch.partition.onnx.cost import Costs, measure
 from lazybatch.partition.onnx.cuts import Cut, Residual
 from lazybatch.partition.onnx.extract import Shape
-from lazybatch.partition.onnx.join import Verdict, boundary_traits, scanned, watching
+from lazybatch.partition.onnx.join import Verdict, boundary_traits, walks, watching
 from lazybatch.partition.onnx.liveness import Liveness
 from lazybatch.partition.onnx.optimise import Opener, Optimised
 from lazybatch.partition.onnx.probe import runner
@@ -54,7 +54,7 @@ class Plan:
         given = {port.name for port in self.optimised.inputs}
         names = dict.fromkeys(name for k in self.places for name in self.live[k] if name not in given)
         if self.reason is None:
-            names.update((name, None) for name, _ in scanned(self.optimised.proto.graph) if name not in given)
+            names.update((name, None) for _, name, _ in walks(self.optimised.proto.graph) if name not in given)
         session = self._session(list(names))
         types = {output.name: numpy_name(output.type) for output in session.get_outputs()}
         self.untyped = {name for name, dtype in types.items() if dtype is None}

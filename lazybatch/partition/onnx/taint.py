@@ -8,7 +8,7 @@ Must not know: how a model is run or cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
@@ -25,6 +25,10 @@ WHOLE_TENSOR_SCALE = frozenset(
 COUNTING = frozenset(
     ["NonZero", "NonMaxSuppression", "Unique", "StringSplit", "BeamSearch", "GreedySearch", "WhisperBeamSearch"]
 )
+REDUCING = frozenset(
+    f"Reduce{kind}" for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+)
+ALONG_AN_AXIS = frozenset(["ArgMax", "ArgMin", "CumSum", "Hardmax", "LogSoftmax", "Softmax", "TopK"])
 SHAPES = frozenset({"Shape", "Size"})
 SHAPE_INPUTS = {
     "Reshape": (1,),
@@ -123,22 +127,25 @@ def inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
     return inliner.inline_local_functions(proto) if proto.functions else proto
 
 
-def spread(graph: onnx.GraphProto, batched: Iterable[str]) -> Marks:
-    """Follow the marks from the inputs through the graph."""
+def spread(graph: onnx.GraphProto, batched: Mapping[str, int] | Iterable[str]) -> Marks:
+    """Follow the marks from the inputs through the graph. batched: the batched inputs, with their axes if not all 0."""
     constants = {t.name: t for t in graph.initializer}
     rows = set(batched)
     marks = Marks(data=rows, given={port.name for port in graph.input if port.name not in rows | set(constants)})
-    walker = _Walker(marks, constants)
+    axes = set(batched.values()) if isinstance(batched, Mapping) else {0}
+    walker = _Walker(marks, constants, axes | {0})
     walker.walk(graph.node, top=True)
-    marks.refusals = list(dict.fromkeys(marks.refusals))
+    marks.refusals = list(dict.fromkeys((*marks.refusals, *walker.inner)))  # the surest first
     marks.scales = list(dict.fromkeys(marks.scales))
     return marks
 
 
 class _Walker:
-    def __init__(self, marks: Marks, constants: dict[str, onnx.TensorProto]) -> None:
+    def __init__(self, marks: Marks, constants: dict[str, onnx.TensorProto], row_axes: set[int]) -> None:
         self.marks = marks
         self.constants = constants
+        self.row_axes = row_axes
+        self.inner: list[str] = []
 
     def walk(self, nodes: Iterable[onnx.NodeProto], *, top: bool) -> None:
         for node in nodes:
@@ -227,8 +234,28 @@ class _Walker:
             self._refuse(node, "drops words, so the rows that follow move up")
         elif kind in ("If", "Loop") and self._marked(names[: 1 if kind == "If" else 2])[0]:
             self._refuse(node, "branches or loops by a value of the batch, so all rows would take one path")
+        elif not top and data and self._may_mix(node):
+            why = "in the body of an If, Loop or Scan works along an axis on which the rows may lie"
+            self.inner.append(f"{_called(node)} {why}")
         self._judge_shapes(node)
         self._watch_sizes(node, top)
+
+    def _may_mix(self, node: onnx.NodeProto) -> bool:
+        """Whether it reduces or accumulates along a row axis: values inside a body cannot be watched by probes."""
+        kind = node.op_type
+        if (kind not in REDUCING and kind not in ALONG_AN_AXIS) or not self._marked(node.input[:1])[0]:
+            return False
+        axes = [k for a in node.attribute if a.name in ("axis", "axes") for k in (a.ints or [a.i])]
+        if len(node.input) > 1 and node.input[1] and kind != "TopK":
+            given = self.constants.get(node.input[1])
+            if given is None:
+                return True
+            axes = [int(axis) for axis in numpy_helper.to_array(given).reshape(-1)]
+        if not axes and kind in REDUCING:
+            return not _attribute(node, "noop_with_empty_axes")
+        # Softmax and TopK work along the last axis where nothing is said, ArgMax along the first.
+        default = [0] if kind in ("ArgMax", "ArgMin") else [-1]
+        return not self.row_axes.isdisjoint(axes or default)
 
     def _judge_shapes(self, node: onnx.NodeProto) -> None:
         for k in SHAPE_INPUTS.get(node.op_type, ()):
