@@ -27,7 +27,8 @@ LOADS = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.27, 0.35, 0.43, 0.51, 0.59, 0
 def poisson(mean: float, kmax: int) -> Vector:
     """Probabilities of 0..kmax arrivals; what lies beyond kmax is added to the last."""
     if mean <= 0:
-        return np.eye(1, kmax + 1)[0]
+        none: Vector = np.eye(1, kmax + 1)[0]
+        return none
     k = np.arange(1, kmax + 1)
     logs = np.concatenate([[0.0], np.cumsum(np.log(mean) - np.log(k))]) - mean
     pmf: Vector = np.exp(logs)
@@ -87,8 +88,12 @@ def _solve_rate(whole_ns: Vector, rate: float) -> Solution:
         pmf = poisson(mean, int(mean + 10 * np.sqrt(mean) + 10))
         ahead.append(tuple(float(v) * unit_ns for v in _expect(value, pmf, lumped=False)))
     return Solution(
-        rate, float(gain), tuple(float(v) * unit_ns for v in value), tuple(int(a) for a in action),
-        tuple(int(t * unit_ns) for t in horizon), tuple(ahead),
+        rate,
+        float(gain),
+        tuple(float(v) * unit_ns for v in value),
+        tuple(int(a) for a in action),
+        tuple(int(t * unit_ns) for t in horizon),
+        tuple(ahead),
     )
 
 
@@ -110,7 +115,7 @@ def _evaluate(action: NDArray[np.int64], service: Vector, lam: float, pmfs: Sequ
         transition[q, -1] += pmf[end - (q - b) :].sum()
     matrix = np.eye(states) - transition
     matrix[:, 0] = tau  # the column of h(0) = 0 holds the unknown gain
-    solved: Vector = np.linalg.solve(matrix, cost)
+    solved = np.asarray(np.linalg.solve(matrix, cost), np.float64)
     gain = float(solved[0])
     solved[0] = 0.0
     return gain, solved

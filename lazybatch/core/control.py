@@ -1,7 +1,7 @@
 """Solved graph-level control: what the default policy consults, as data.
 
-Owns: `Control`, the answer of a small Markov decision problem per model and arrival rate: how many of q waiting rows to
-start when the processor is free, and what it is worth to leave q rows behind.
+Owns: `Control`, the answer of a small Markov decision problem per model and arrival rate: how many of q waiting rows
+to start when the processor is free, and what it is worth to leave q rows behind.
 Must not know: how it was solved (`lazybatch.solver`, NumPy), queues, stacks.
 
 The problem: rows arrive at a Poisson rate; whenever the processor is free, start b of the q waiting (taking S(b)) or wait
@@ -22,7 +22,7 @@ class Solution:
     """The control at one arrival rate.
 
     rate_per_ns: rows per nanosecond. gain_rows: mean rows in the system. value: h(q) for q = 0, 1, ...
-    action: rows to start with q waiting (0: wait for one more). horizon_ns: times at which `ahead` is tabulated, from 0.
+    action: rows to start with q waiting (0: wait for one more). horizon_ns: times at which `ahead` is tabulated.
     ahead: ahead[i][q] = E[h(q + arrivals during horizon_ns[i])].
     """
 

@@ -7,14 +7,14 @@ boundary: go on, or let newcomers catch up and merge first? Each alternative is 
 
 1. rows predicted to miss their deadline, fewer is better; then
 2. row-time: the exact row-time until everything in flight is done, plus that of rows that wait or arrive meanwhile,
-   plus what the rows left behind are worth under optimal control from there on, minus the optimal gain for the time taken
-   (the relative value of a semi-Markov decision process; see `core.control`).
+   plus what the rows left behind are worth under optimal control from there on, minus the optimal gain for the time
+   taken (the relative value of a semi-Markov decision process; see `core.control`).
 
 The arrival rate is estimated on line; the control is the one solved for the nearest rate of its grid. Without a usable
 alternative the active sub-batch goes on, and a free processor starts what the control says for the rows that wait.
 
-Nobody starves: a sub-batch that has been kept waiting for longer than `PATIENCE` times its own whole run is preempted no
-more until it is done.
+Nobody starves: a sub-batch that has been kept waiting for longer than `PATIENCE` times its own whole run is preempted
+no more until it is done.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Predicting what a stack of sub-batches will still take, from exact tables.
 
-Owns: `Running` (one sub-batch as the prediction sees it), `Drain` and `drain`: total time, row-time and late rows if the
-stack runs to its end without further newcomers.
+Owns: `Running` (one sub-batch as the prediction sees it), `Drain` and `drain`: total time, row-time and late rows if
+the stack runs to its end without further newcomers.
 Must not know: queues, arrival rates, decisions.
 """
 
