@@ -4,8 +4,8 @@ Owns: `Control`, the answer of a small Markov decision problem per model and arr
 to start when the processor is free, and what it is worth to leave q rows behind.
 Must not know: how it was solved (`lazybatch.solver`, NumPy), queues, stacks.
 
-The problem: rows arrive at a Poisson rate; whenever the processor is free, start b of the q waiting (taking S(b)) or wait
-for one more. The cost is the number of rows in the system, integrated over time. For each rate the solution is a gain g
+The problem: rows arrive at a Poisson rate; whenever the processor is free, start b of the q waiting (taking S(b)) or
+wait for one more. The cost is the rows in the system, integrated over time. For each rate the solution is a gain g
 (mean rows in the system), a relative value h(q), and a best action b(q). All times are nanoseconds; values are
 row-nanoseconds.
 """
