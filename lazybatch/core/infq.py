@@ -143,33 +143,37 @@ class InfQ:
             groups = [group for (_, signature), group in self._groups.items() if signature == head.signature]
             yield from merge_sorted(*groups, key=lambda request: self._urgency(request, now))
 
-    def peek(self, now: int, rows: int, size_budget: int | None = None) -> list[Request]:
+    def peek(self, now: int, rows: int, size_budget: int | None = None, skip: int = 0) -> list[Request]:
         """The rows a `take` with the same arguments would remove: at most ``rows`` of the head's signature.
 
-        size_budget caps the sum of their sizes; the first row is always included.
+        size_budget caps the sum of their sizes; the first row is always included. skip: rows to pass over first.
         """
         if size_budget is None and len(self._groups) == 1:
-            return list(islice(next(iter(self._groups.values())), rows))
+            return list(islice(next(iter(self._groups.values())), skip, skip + rows))
         found: list[Request] = []
         total = 0
-        for request in self._compatible(now):
+        for request in islice(self._compatible(now), skip, None):
             total += request.size
             if len(found) == rows or (found and size_budget is not None and total > size_budget):
                 break
             found.append(request)
         return found
 
-    def take(self, now: int, rows: int, size_budget: int | None = None) -> list[Request]:
-        """Remove and return the first rows of one signature; see `peek`."""
-        taken = self.peek(now, rows, size_budget)
+    def take(self, now: int, rows: int, size_budget: int | None = None, skip: int = 0) -> list[Request]:
+        """Remove and return rows of one signature; those passed over keep their places. See `peek`."""
+        taken = self.peek(now, rows, size_budget, skip)
         if len(self._groups) > 1 or not taken:
             for request in taken:
                 self._forget(request)
             return taken
-        (group,) = self._groups.values()  # the ordinary case, and a batch waits for it: they are the first of all
+        (group,) = self._groups.values()  # the ordinary case, and a batch waits for it: they follow one another
+        if skip:
+            group.rotate(-skip)
         for request in taken:
             group.popleft()
             del self._live[request.id]
+        if skip:
+            group.rotate(skip)
         if not group:
             self._groups.clear()
         if type(taken[0].signature) is Alone:

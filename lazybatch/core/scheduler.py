@@ -192,7 +192,12 @@ class Scheduler:
         if type(choice) is Start:
             lane = choice.lane
             room = min(lane.rows_max, lane.rows_max * self._processors - lane.table.rows)
-            return self._by_model.get(lane.model) is lane and len(lane.queue) > 0 and 1 <= choice.rows <= room
+            return (
+                self._by_model.get(lane.model) is lane
+                and 1 <= choice.rows <= room
+                and 0 <= choice.skip < len(lane.queue)
+                and (choice.skip == 0 or len(lane.queue.peek(now, 1, skip=choice.skip)) > 0)
+            )
         if type(choice) is not Wait or self.active is not None:
             return False
         if choice.until_ns is None:  # for news: there must be some to come
@@ -257,7 +262,7 @@ class Scheduler:
 
     def _start(self, choice: Start, active: SubBatch | None, now: int) -> Task:
         lane = choice.lane
-        requests = lane.queue.take(now, choice.rows, choice.size_budget)
+        requests = lane.queue.take(now, choice.rows, choice.size_budget, choice.skip)
         self._waiting -= len(requests)
         entry = SubBatch(self._next_sub_batch, lane.model, requests, lane.padded_rows(len(requests)), now)
         self._next_sub_batch += 1

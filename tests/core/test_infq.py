@@ -111,6 +111,28 @@ def test_size_budget_takes_the_first_always_and_stops_before_it_overflows(core: 
     assert ids(queue.take(9, 9, size_budget=9)) == [4]
 
 
+def test_rows_passed_over_keep_their_places(core: Core) -> None:
+    """Past the first two of five come the next two; what is left is in order, and skipping all of it gives nothing."""
+    queue = core.queue()
+    for id in range(5):
+        queue.push(row(id, at=id))
+    assert ids(queue.peek(9, 2, skip=2)) == [2, 3]
+    assert ids(queue.take(9, 2, skip=2)) == [2, 3]
+    assert queue.take(9, 2, skip=3) == []
+    assert ids(queue.take(9, 9)) == [0, 1, 4]
+
+
+def test_only_rows_of_the_heads_signature_are_passed_over(core: Core) -> None:
+    """Among mixed rows the count is of those that could be taken; a size budget starts behind them."""
+    queue = core.queue()
+    for id, signature in enumerate("xyxyxx"):
+        queue.push(row(id, at=id, signature=signature, size=2))
+    assert ids(queue.peek(9, 9, size_budget=3, skip=1)) == [2]
+    assert ids(queue.take(9, 9, size_budget=4, skip=1)) == [2, 4]
+    assert ids(queue.take(9, 9)) == [0, 5]
+    assert ids(queue.take(9, 9, size_budget=2, skip=1)) == [3]
+
+
 def test_capacity_is_in_rows_and_a_refused_row_changes_nothing(core: Core) -> None:
     """The third row of two is refused by name; after one leaves there is room again."""
     queue = core.queue(2)
@@ -294,12 +316,11 @@ class QueueAgainstReference(RuleBasedStateMachine):
         aged = 0 if self.ageing is None else (self.now - request.arrival_ns) // self.ageing
         return (-request.priority - aged, request.arrival_ns, request.id)
 
-    def _expected(self, rows: int, budget: int | None) -> list[Request]:
+    def _expected(self, rows: int, budget: int | None, skip: int) -> list[Request]:
         ordered = sorted(self.model, key=self._key)
         found: list[Request] = []
-        for request in ordered:
-            if request.signature != ordered[0].signature:
-                continue
+        mates = [request for request in ordered if request.signature == ordered[0].signature]
+        for request in mates[skip:]:
             if len(found) == rows or (
                 found and budget is not None and sum(r.size for r in found) + request.size > budget
             ):
@@ -324,12 +345,12 @@ class QueueAgainstReference(RuleBasedStateMachine):
             self.queue.push(request)
             self.model.append(request)
 
-    @rule(rows=st.integers(1, 4), budget=st.one_of(st.none(), st.integers(1, 8)))
-    def take(self, rows: int, budget: int | None) -> None:
+    @rule(rows=st.integers(1, 4), budget=st.one_of(st.none(), st.integers(1, 8)), skip=st.sampled_from((0, 0, 1, 2)))
+    def take(self, rows: int, budget: int | None, skip: int) -> None:
         """What is peeked is what is taken, and both are what sorting gives."""
-        expected = self._expected(rows, budget)
-        assert self.queue.peek(self.now, rows, budget) == expected
-        assert self.queue.take(self.now, rows, budget) == expected
+        expected = self._expected(rows, budget, skip)
+        assert self.queue.peek(self.now, rows, budget, skip) == expected
+        assert self.queue.take(self.now, rows, budget, skip) == expected
         self.model = [request for request in self.model if request not in expected]
         self.taken += expected
 

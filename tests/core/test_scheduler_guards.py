@@ -42,6 +42,8 @@ def foreign(view: Any, now: int) -> Start:
         lambda view, now: Start(view.lanes[0], 5, Reason.START_IDLE),
         lambda view, now: Start(view.lanes[0], None, Reason.START_IDLE),
         lambda view, now: Start(view.lanes[1], 1, Reason.START_IDLE),
+        lambda view, now: Start(view.lanes[0], 1, Reason.START_IDLE, skip=-1),
+        lambda view, now: Start(view.lanes[0], 1, Reason.START_IDLE, skip=2),
         foreign,
     ],
     ids=[
@@ -54,6 +56,8 @@ def foreign(view: Any, now: int) -> Start:
         "5 of 4",
         "None",
         "empty",
+        "skips backwards",
+        "skips all",
         "alien",
     ],
 )
@@ -64,6 +68,22 @@ def test_a_policy_that_cannot_decide_is_overruled(core: Core, answer: Any) -> No
         scheduler.add(row(id))
     task = run(scheduler, 5)
     assert (task.opened, task.reason) == ((0, 1), Reason.START_IDLE)
+    assert scheduler.counts.policy_failures == 1
+
+
+def test_rows_can_be_passed_over(core: Core) -> None:
+    """A start behind the first row leaves it waiting; passing over all rows that could be taken is overruled."""
+    scheduler = core.scheduler(
+        Asked(lambda view, now: Start(view.lanes[0], 2, Reason.START_IDLE, skip=1)), bare_spec(max_batch_size=4)
+    )
+    for id, signature in enumerate("xxyx"):
+        scheduler.add(row(id, signature=signature))
+    task = run(scheduler, 5)
+    assert task.opened == (1, 3)
+    assert waiting_ids(scheduler.lanes[0]) == [0, 2]
+    assert scheduler.counts.policy_failures == 0
+    scheduler.complete(task, 6)
+    assert run(scheduler, 6).opened == (0,), "one row of the head's signature is left, it cannot be passed over"
     assert scheduler.counts.policy_failures == 1
 
 

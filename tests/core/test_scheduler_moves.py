@@ -19,7 +19,7 @@ from tests.core.kit import Ledger, lane_spec, linear, row
 
 
 class Eager:
-    """Preempts whenever a row fits in, of whatever signature: the stack grows as high as it can."""
+    """Preempts whenever a row fits in, of whatever signature, any of them first: the stack grows."""
 
     needs_table = False
 
@@ -30,7 +30,8 @@ class Eager:
         for lane in view.lanes:
             room = lane.rows_max - lane.table.rows
             if len(lane.queue) and room > 0:
-                return Start(lane, min(room, 1 + now % 2), Reason.PREEMPT_SLACK)
+                skip = now % len(lane.queue) if lane.queue.uniform else 0
+                return Start(lane, min(room, 1 + now % 2), Reason.PREEMPT_SLACK, skip=skip)
         return None
 
 

@@ -27,6 +27,8 @@ class Start(NamedTuple):
     """Take rows from the lane's queue, push them as a new sub-batch and run its first node.
 
     rows: at least 1, at most what the lane still has room for. size_budget: cap on the sum of their sizes.
+    skip: rows at the front of the queue, of the signature that is taken, to pass over; they stay where they are, and
+    under "drop" they fail once they are hopeless. At least one row must be left behind them.
     """
 
     lane: Lane
@@ -34,6 +36,7 @@ class Start(NamedTuple):
     reason: Reason
     size_budget: int | None = None
     comparison: Comparison | None = None
+    skip: int = 0
 
 
 class Wait(NamedTuple):
