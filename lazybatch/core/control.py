@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,24 @@ def _at(values: Sequence[float], index: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Solutions over a grid of rates, ascending, for one model."""
+    """Solutions over a grid of rates, ascending, for one model.
+
+    capacity_per_ns: rows per nanosecond at the best batch size, where the load is 1.
+    """
 
     model: str
     rows_max: int
+    capacity_per_ns: float
     solutions: tuple[Solution, ...]
+    rates_per_ns: tuple[float, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates_per_ns", tuple(solution.rate_per_ns for solution in self.solutions))
 
     def at(self, rate_per_ns: float) -> Solution:
         """The solution of the nearest rate of the grid (by ratio)."""
         solutions = self.solutions
-        rates = [solution.rate_per_ns for solution in solutions]
+        rates = self.rates_per_ns
         i = bisect_right(rates, rate_per_ns)
         if i == 0:
             return solutions[0]
