@@ -17,7 +17,7 @@ from lazybatch.core.lane import LaneSpec
 from lazybatch.core.policies.base import Policy
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.scheduler import Scheduler
-from lazybatch.core.task import Task
+from lazybatch.core.task import Merge, Task
 from lazybatch.errors import InvalidInput, Overloaded
 from lazybatch.metrics import Observer, Observers, Outcome
 
@@ -106,26 +106,31 @@ class _Run:
         self.latencies_ns: dict[int, int] = {}
         self.late: list[int] = []
         self.dropped: list[int] = []
-        self.dispatches = self.batches = self.preemptions = self.merges = self.rows_run = 0
+        self.dispatches = self.rows_run = 0
+        self.batches = self.preemptions = self.merges = 0
 
     def to_end(self) -> SimulationResult:
         scheduler, requests, watched = self.scheduler, self.requests, self.watched
+        expire, schedule, complete = scheduler.expire, scheduler.schedule, scheduler.complete
         times_ns = {lane.model: lane.times_ns for lane in scheduler.lanes}
         arrived, total = 0, len(requests)
-        now = start_ns = requests[0].arrival_ns if requests else 0
+        now = start_ns = arrival_ns = requests[0].arrival_ns if requests else 0
+        dispatches = rows_run = 0
+        if not requests:
+            scheduler.drain()
         while True:
-            while arrived < total and requests[arrived].arrival_ns <= now:
-                self._arrive(requests[arrived])
-                arrived += 1
-            if arrived == total and not scheduler.draining:
-                scheduler.drain()
-            for request_id in scheduler.expire(now):
+            if arrival_ns <= now and arrived < total:
+                arrived = self._arrive(arrived, now)
+                if arrived < total:
+                    arrival_ns = requests[arrived].arrival_ns
+                else:
+                    scheduler.drain()
+            for request_id in expire(now):
                 self._expire(now, request_id)
-            task = scheduler.schedule(now)
+            task = schedule(now)
             if task is None:
                 wake_ns = scheduler.next_wakeup()
                 if arrived < total:
-                    arrival_ns = requests[arrived].arrival_ns
                     now = arrival_ns if wake_ns is None else min(arrival_ns, wake_ns)
                 elif wake_ns is not None:
                     now = wake_ns
@@ -136,30 +141,36 @@ class _Run:
             assert table is not None, "lanes without a table were refused"
             started_ns = now
             now += table[task.node][task.padded_rows]
-            self.dispatches += 1
-            self.rows_run += task.rows
+            dispatches += 1
+            rows_run += task.rows
             if task.opened:
                 self._open(task, started_ns)
             if watched:
                 self.observers.dispatched(started_ns, now, task)
-            done = scheduler.complete(task, now)
+            done = complete(task, now)
             if done.finished:
                 self._finish(now, done.finished)
             if done.merges:
-                self.merges += len(done.merges)
-                for merge in done.merges:
-                    self.observers.merged(now, merge)
+                self._merge(now, done.merges)
+        self.dispatches, self.rows_run = dispatches, rows_run
         return self._result(start_ns, now)
 
-    def _arrive(self, request: Request) -> None:
-        try:
-            self.scheduler.add(request)
-        except Overloaded:
-            self.dropped.append(request.id)
-            self.observers.exited(request.arrival_ns, request, Outcome.REJECTED, None)
-        else:
-            if self.watched:
-                self.observers.arrived(request.arrival_ns, request)
+    def _arrive(self, arrived: int, now: int) -> int:
+        """Queue all that has come by now, from this position of the trace on; returns the position after them."""
+        requests, add, watched = self.requests, self.scheduler.add, self.watched
+        for position in range(arrived, len(requests)):
+            request = requests[position]
+            if request.arrival_ns > now:
+                return position
+            try:
+                add(request)
+            except Overloaded:
+                self.dropped.append(request.id)
+                self.observers.exited(request.arrival_ns, request, Outcome.REJECTED, None)
+            else:
+                if watched:
+                    self.observers.arrived(request.arrival_ns, request)
+        return len(requests)
 
     def _expire(self, now: int, request_id: int) -> None:
         self.dropped.append(request_id)
@@ -175,6 +186,11 @@ class _Run:
         if task.preempted is not None:
             self.observers.preempted(now, task)
         self.observers.opened(now, task)
+
+    def _merge(self, now: int, merges: tuple[Merge, ...]) -> None:
+        self.merges += len(merges)
+        for merge in merges:
+            self.observers.merged(now, merge)
 
     def _finish(self, now: int, request_ids: tuple[int, ...]) -> None:
         for request_id in request_ids:

@@ -24,6 +24,8 @@ from lazybatch.core.task import Cancellation, Completion, Failure, Merge, Reason
 from lazybatch.errors import InvalidInput, InvariantError
 
 _NOTHING = Completion()
+_CONTINUE = Reason.CONTINUE
+_new = tuple.__new__  # a NamedTuple's own constructor is one more call, and two are made on every dispatch
 _DECISIONS_KEPT = 100_000
 
 
@@ -164,21 +166,21 @@ class Scheduler:
             return None
         entry = self.active
         if not self._waiting:
-            return None if entry is None else self._dispatch(entry, (), None, Reason.CONTINUE, now)
-        choice = self._choose(now)
+            return None if entry is None else self._dispatch(entry, (), None, _CONTINUE, now)
+        choice = self._choose(entry, now)
         if type(choice) is Start:
             return self._start(choice, entry, now)
         if type(choice) is Wait:
             self._wakeup_ns = choice.until_ns
             return None
         assert entry is not None, "going on was checked to be possible"
-        return self._dispatch(entry, (), None, Reason.CONTINUE, now)
+        return self._dispatch(entry, (), None, _CONTINUE, now)
 
-    def _choose(self, now: int) -> Choice:
+    def _choose(self, active: SubBatch | None, now: int) -> Choice:
         """What the policy wants; a policy that raises or asks for the impossible must not stop the server."""
         try:
             choice = self._policy.decide(self, now)
-            if self._possible(choice, now):
+            if (choice is None and active is not None) or self._possible(choice, now):
                 return choice
         except Exception:
             pass  # counted below, like any choice that cannot be carried out
@@ -221,7 +223,7 @@ class Scheduler:
             return Completion(evicted, (), self._merge(lane))
         entry.cursor += 1
         if entry.cursor < lane.nodes:
-            if len(lane.table) == 1:
+            if len(self.stack) == 1:  # nothing to meet
                 return Completion(evicted) if evicted else _NOTHING
             merges = self._merge(lane)
             return Completion(evicted, (), merges) if merges or evicted else _NOTHING
@@ -279,8 +281,10 @@ class Scheduler:
         entry.running = True
         self._running += 1
         rows = len(entry.requests)
-        task = Task(entry.model, entry.id, entry.cursor, rows, entry.padded_rows or rows, opened, preempted, reason)
-        self.decisions.append(Decision(now, task))
+        task = _new(
+            Task, (entry.model, entry.id, entry.cursor, rows, entry.padded_rows or rows, opened, preempted, reason)
+        )
+        self.decisions.append(_new(Decision, (now, task)))
         return task
 
     def _merge(self, lane: Lane) -> tuple[Merge, ...]:

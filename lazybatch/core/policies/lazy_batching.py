@@ -19,6 +19,8 @@ complete the paper's text:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lazybatch.core.infq import Alone
 from lazybatch.core.lane import Lane
 from lazybatch.core.policies.base import Choice, Start, View, most_urgent_first
@@ -41,7 +43,7 @@ class LazyBatching:
     def decide(self, view: View, now: int) -> Choice:
         """Admit newcomers as far as the slack of everyone allows; else go on."""
         in_flight = _in_flight(view, now)
-        if view.active is not None and not any(_may_join(lane, in_flight, now) for lane in view.lanes):
+        if view.active is not None and not _any_may_join(view.lanes, in_flight, now):
             return None
         for lane in most_urgent_first(view.lanes, now):
             head = lane.queue.head(now)
@@ -93,20 +95,21 @@ def _in_flight(view: View, now: int) -> InFlight:
     for entry in view.stack:
         single_ns = _single_left_ns(view.lane_of(entry.model), entry.cursor)
         busy_ns += single_ns * len(entry.requests)
-        tightest_ns = tightest_deadline_ns(entry.deadlines_ns, now, single_ns)
-        if tightest_ns is not None and tightest_ns < deadline_ns:
-            deadline_ns = tightest_ns
+        if entry.deadlines_ns[0] < deadline_ns:
+            tightest_ns = tightest_deadline_ns(entry.deadlines_ns, now, single_ns)
+            if tightest_ns is not None and tightest_ns < deadline_ns:
+                deadline_ns = tightest_ns
     return busy_ns, deadline_ns
 
 
-def _may_join(lane: Lane, in_flight: InFlight, now: int) -> bool:
-    """Whether a row of the lane could preempt at all: a cheap look before anything is put in order."""
+def _any_may_join(lanes: Sequence[Lane], in_flight: InFlight, now: int) -> bool:
+    """Whether a row of some lane could preempt at all: a cheap look before anything is put in order."""
     busy_ns, deadline_ns = in_flight
-    return (
-        len(lane.queue) > 0
-        and lane.table.rows < lane.rows_max
-        and deadline_ns - now >= busy_ns + _single_left_ns(lane, 0)
-    )
+    slack_ns = deadline_ns - now - busy_ns
+    for lane in lanes:  # the slack comes first: under load it is what most often says no
+        if slack_ns >= _single_left_ns(lane, 0) and lane.table.rows < lane.rows_max and len(lane.queue):
+            return True
+    return False
 
 
 def _lost(lane: Lane, request: Request, now: int) -> bool:
