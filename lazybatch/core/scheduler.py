@@ -11,7 +11,7 @@ the active sub-batch simply goes on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ class Counts:
     cancelled: int = 0
     rejected: int = 0
     policy_failures: int = 0
-    """Decisions the policy could not make (it raised, or chose what cannot be done); graph batching decided instead."""
+    """Times the policy raised, or chose what cannot be done. Decisions were made by graph batching instead."""
 
 
 class Scheduler:
@@ -80,7 +80,8 @@ class Scheduler:
         self.counts = Counts()
         self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
         self._policy = policy
-        self._on_arrival = getattr(policy, "arrived", None)
+        self._on_arrival: Callable[[Request], None] | None = getattr(policy, "arrived", None)
+        self._on_completion: Callable[[SubBatch, int], None] | None = getattr(policy, "completed", None)
         self._fallback = GraphBatching()
         self._processors = processors
         self._isolate = isolate_failures
@@ -117,7 +118,7 @@ class Scheduler:
             raise InvalidInput(f"request id {request.id} is in use")
         lane.queue.push(request)
         if self._on_arrival is not None:
-            self._on_arrival(request)
+            self._tell(self._on_arrival, request)
         self._located[request.id] = (lane, None)
         self._waiting += 1
         self.counts.added += 1
@@ -187,6 +188,13 @@ class Scheduler:
         self.counts.policy_failures += 1
         return self._fallback.decide(self, now)
 
+    def _tell(self, hook: Callable[..., None], *news: object) -> None:
+        """Let the policy know; that it cannot cope is counted and stops nothing."""
+        try:
+            hook(*news)
+        except Exception:
+            self.counts.policy_failures += 1
+
     def _possible(self, choice: Choice, now: int) -> bool:
         """Whether this can be done, and leads anywhere. A policy may come from outside: its answer can be anything."""
         if choice is None:
@@ -233,6 +241,8 @@ class Scheduler:
         for request_id in finished:
             del self._located[request_id]
         self.counts.finished += len(finished)
+        if self._on_completion is not None:
+            self._tell(self._on_completion, entry, now)
         return Completion(evicted, finished, self._merge(lane))
 
     def fail(self, task: Task, now: int) -> Failure:

@@ -112,6 +112,22 @@ def test_a_policy_that_cannot_decide_does_not_stop_what_runs(core: Core, answer:
     assert scheduler.counts.policy_failures == 1
 
 
+def test_a_policy_that_cannot_cope_with_news_stops_nothing(core: Core) -> None:
+    """Hooks that raise are counted; rows are admitted and finish all the same."""
+
+    class Deaf(Serial):
+        def arrived(self, request: object) -> None:
+            raise RuntimeError("arrived")
+
+        def completed(self, sub_batch: object, now: int) -> None:
+            raise RuntimeError("completed")
+
+    scheduler = core.scheduler(Deaf(), bare_spec())
+    scheduler.add(row(0))
+    assert scheduler.complete(run(scheduler, 0), 1).finished == (0,)
+    assert scheduler.counts.policy_failures == 2
+
+
 def test_waiting_for_news_that_cannot_come_is_overruled(core: Core) -> None:
     """While draining, no arrival will ever end a wait without a time: what waits is started instead."""
     scheduler = core.scheduler(Asked(Wait()), bare_spec())

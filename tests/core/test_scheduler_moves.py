@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
-from lazybatch.core.policies import Choice, GraphBatching, LazyBatching, Policy, Serial, Start, View
+from lazybatch.core.policies import Aimd, Cellular, Choice, GraphBatching, LazyBatching, Policy, Serial, Start, View
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.core.task import Reason
 from lazybatch.errors import Overloaded
@@ -38,6 +38,8 @@ class Eager:
 POLICIES = st.one_of(
     st.just(Eager()),
     st.just(Serial()),
+    st.just(Cellular()),
+    st.builds(Aimd, st.integers(1, 3)),
     st.just(LazyBatching()),
     st.builds(
         GraphBatching,

@@ -73,7 +73,11 @@ class View(Protocol):
 
 
 class Policy(Protocol):
-    """Decides at every node boundary at which something waits, and whenever the processor is free."""
+    """Decides at every node boundary at which something waits, and whenever the processor is free.
+
+    Two methods are optional, for policies that learn: ``arrived(request)`` is called with every admitted request, and
+    ``completed(sub_batch, now)`` when a sub-batch's last node has run, before its rows are forgotten.
+    """
 
     needs_table: bool
     """Whether it predicts with latency tables; lanes without one are then refused."""
