@@ -17,7 +17,7 @@ from lazybatch.core.lane import LaneSpec
 from lazybatch.core.policies.base import Policy
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.scheduler import Scheduler
-from lazybatch.core.task import Merge, Task
+from lazybatch.core.task import Expired, Merge, Task
 from lazybatch.errors import InvalidInput, Overloaded
 from lazybatch.metrics import Observer, Observers, Outcome
 
@@ -27,7 +27,8 @@ class SimulationResult:
     """What happened to every request of a trace, in virtual time.
 
     latencies_ns: arrival to end of the last node, by request id, completed requests only.
-    late: ids of completed requests that missed their deadline. dropped: ids refused (queue full) or timed out in it.
+    late: ids of completed requests that missed their deadline. dropped: ids refused (queue full), timed out in it, or
+    dropped there as hopeless.
     dispatches: nodes run; batches: sub-batches started; rows_run: sum of rows over dispatches; end_ns: time of the last
     event.
     """
@@ -125,8 +126,8 @@ class _Run:
                     arrival_ns = requests[arrived].arrival_ns
                 else:
                     scheduler.drain()
-            for request_id in expire(now):
-                self._expire(now, request_id)
+            for gone in expire(now):
+                self._expire(now, gone)
             task = schedule(now)
             if task is None:
                 wake_ns = scheduler.next_wakeup()
@@ -172,9 +173,10 @@ class _Run:
                     self.observers.arrived(request.arrival_ns, request)
         return len(requests)
 
-    def _expire(self, now: int, request_id: int) -> None:
-        self.dropped.append(request_id)
-        self.observers.exited(now, self.by_id[request_id], Outcome.EXPIRED, None)
+    def _expire(self, now: int, gone: Expired) -> None:
+        self.dropped.append(gone.request)
+        outcome = Outcome.DROPPED if gone.hopeless else Outcome.EXPIRED
+        self.observers.exited(now, self.by_id[gone.request], outcome, None)
 
     def _open(self, task: Task, now: int) -> None:
         self.batches += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
-from lazybatch.core.policies import GraphBatching, LazyBatching, Policy, Serial
+from lazybatch.core.policies import Aimd, Cellular, GraphBatching, LazyBatching, Policy, Serial
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.scheduler import Decision
 from lazybatch.engine.clock import SteppedClock
@@ -40,7 +42,7 @@ class Arrival:
     priority: int
 
 
-def specs(models: tuple[str, ...], capacity: int) -> list[LaneSpec]:
+def specs(models: tuple[str, ...], capacity: int, late: Literal["serve", "drop"] = "serve") -> list[LaneSpec]:
     """Lanes with everything that can influence a decision."""
     return [
         LaneSpec(
@@ -51,6 +53,7 @@ def specs(models: tuple[str, ...], capacity: int) -> list[LaneSpec]:
             sla_ns=SLA_NS[name],
             levels={1: PriorityLevel(900, "reject"), 2: PriorityLevel(500, "demote")},
             ageing_ns=700,
+            late=late,
         )
         for name in models
     ]
@@ -101,11 +104,13 @@ def engine_decisions(trace: list[Arrival], policy: Policy, lanes: list[LaneSpec]
     return list(engine.scheduler.decisions), completed
 
 
-POLICIES = {
+POLICIES: dict[str, Callable[[], Policy]] = {
     "serial": Serial,
     "graph(0)": GraphBatching,
     "graph(window)": lambda: GraphBatching(window_ns=150),
     "graph(budget)": lambda: GraphBatching(window_ns=90, max_batch_size=4, size_budget=6),
+    "cellular": Cellular,
+    "aimd": lambda: Aimd(step=2),
     "lazy": LazyBatching,
 }
 
@@ -131,15 +136,31 @@ def trace_of(lines: list[tuple[int, str, str, int, int]], models: tuple[str, ...
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("models", [("long",), ("short", "long")])
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(lines=st.lists(arrivals, max_size=40), capacity=st.sampled_from((2, 5, 100)))
+@given(
+    lines=st.lists(arrivals, max_size=40),
+    capacity=st.sampled_from((2, 5, 100)),
+    late=st.sampled_from(("serve", "drop")),
+)
 def test_both_drivers_decide_alike(
-    name: str, models: tuple[str, ...], lines: list[tuple[int, str, str, int, int]], capacity: int
+    name: str,
+    models: tuple[str, ...],
+    lines: list[tuple[int, str, str, int, int]],
+    capacity: int,
+    late: Literal["serve", "drop"],
 ) -> None:
-    """Any trace, any policy, one or two models: equal decision logs and equal sets of completed rows."""
+    """Any trace, any policy, one or two models, late rows served or dropped: equal decisions, equal completed rows."""
     trace = trace_of(lines, models)
-    simulated = simulated_decisions(trace, POLICIES[name](), specs(models, max(capacity, 5)))
-    live = engine_decisions(trace, POLICIES[name](), specs(models, max(capacity, 5)))
-    assert live == simulated
+    lanes = specs(models, max(capacity, 5), late)
+    assert engine_decisions(trace, POLICIES[name](), lanes) == simulated_decisions(trace, POLICIES[name](), lanes)
+
+
+def test_the_comparison_sees_dropping() -> None:
+    """Of rows that come all at once, the first ones run and the others become hopeless behind them, in both drivers."""
+    trace = [Arrival(0, "long", "s", 1, 0)] * 12
+    lanes = specs(("long",), 100, "drop")
+    decisions, completed = simulated_decisions(trace, Serial(), lanes)
+    assert 0 < len(completed) < len(trace)
+    assert engine_decisions(trace, Serial(), lanes) == (decisions, completed)
 
 
 def test_the_comparison_sees_preemption_and_merging() -> None:

@@ -229,6 +229,28 @@ def test_observers_see_refusals_and_timeouts() -> None:
     ]
 
 
+def test_hopeless_rows_are_dropped_where_that_is_chosen() -> None:
+    """Behind a run of 40, a row that takes 40 alone and has until 65 goes at the boundary at 40; it is a violation."""
+    diary = Diary()
+    spec = lane_spec(TWO_NODES, late="drop")
+    result = simulate([spec], Serial(), requests_from([0, 5, 100], "m", sla_ns=60), observers=[diary])
+    assert (result.dropped, result.late, set(result.latencies_ns)) == ((1,), (), {0, 2})
+    assert result.violations == pytest.approx(1 / 3)
+    assert ("exited", 40, 1, "dropped", None) in diary.lines
+
+
+def test_an_idle_processor_wakes_to_drop_what_became_hopeless() -> None:
+    """While a window is waited for, the clock stops where the row has no chance left."""
+    diary = Diary()
+    spec = lane_spec(TWO_NODES, late="drop")
+    requests = requests_from([0, 2000], "m", sla_ns=100)
+    simulate([spec], GraphBatching(window_ns=1000), requests, observers=[diary])
+    assert [line for line in diary.lines if line[0] == "exited"] == [
+        ("exited", 61, 0, "dropped", None),
+        ("exited", 2040, 1, "completed", 2000),
+    ]
+
+
 def mixed_lanes(**options: Any) -> list[LaneSpec]:
     """A long and a quick model."""
     return [

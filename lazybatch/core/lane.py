@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from typing import Literal
 
 from lazybatch.core.batch_table import BatchTable
 from lazybatch.core.graph import NodeGraph
@@ -24,7 +25,8 @@ class LaneSpec:
     latency: may be None for policies that need no prediction. max_batch_size: rows in one sub-batch, and in flight.
     queue_capacity: waiting rows. joinable: when False every sub-batch has one row.
     allowed_sizes: executed sizes are padded up to one of these; empty for any. levels: queue timeouts by priority.
-    ageing_ns: waiting this long raises a request by one priority level.
+    ageing_ns: waiting this long raises a request by one priority level. late: "serve" runs rows whatever their
+    deadlines; "drop" lets a waiting row go once it would miss its deadline even if it ran alone from then on.
 
     Raises `InvalidInput` for options that contradict each other, `TableMismatch` for a table with other nodes.
     """
@@ -38,6 +40,7 @@ class LaneSpec:
     allowed_sizes: tuple[int, ...] = ()
     levels: Mapping[int, PriorityLevel] = field(default_factory=dict)
     ageing_ns: int | None = None
+    late: Literal["serve", "drop"] = "serve"
 
     def __post_init__(self) -> None:
         model = self.graph.model
@@ -53,6 +56,10 @@ class LaneSpec:
                 f"model {model!r}: the largest allowed size is {sizes[-1]}, max_batch_size is {self.max_batch_size}; "
                 "they must be equal"
             )
+        if self.late not in ("serve", "drop"):
+            raise InvalidInput(f"model {model!r}: late must be 'serve' or 'drop', got {self.late!r}")
+        if self.late == "drop" and self.latency is None:
+            raise InvalidInput(f"model {model!r}: late='drop' needs a latency table, to tell when a row is hopeless")
         names = tuple(node.name for node in self.graph.nodes)
         if self.latency is not None and self.latency.nodes != names:
             raise TableMismatch(
@@ -69,7 +76,8 @@ class Lane:
     """A model's queue, stack and predicted times. Changed by the scheduler only; policies read it.
 
     times_ns: per node, by rows 0..max (None without a table); single_left_ns: per cursor, the time one row alone still
-    needs (SingleInputExecTime with credit for progress; Algorithm 1 for static graphs).
+    needs (SingleInputExecTime with credit for progress; Algorithm 1 for static graphs). sums_ns: by rows 0..max, the
+    time from the first node to each cursor.
     """
 
     __slots__ = ("model", "nodes", "queue", "rows_max", "single_left_ns", "spec", "sums_ns", "table", "times_ns")
@@ -79,11 +87,12 @@ class Lane:
         self.model = spec.graph.model
         self.nodes = len(spec.graph)
         self.rows_max = spec.max_batch_size if spec.joinable else 1
-        self.queue = InfQ(spec.queue_capacity, levels=spec.levels, ageing_ns=spec.ageing_ns)
         self.table = BatchTable(self.nodes, self.rows_max, spec.allowed_sizes)
         self.times_ns = None if spec.latency is None else spec.latency.dense_ns(spec.max_batch_size)
         self.sums_ns = () if self.times_ns is None else _sums(self.times_ns, spec.max_batch_size)
         self.single_left_ns = None if spec.latency is None else spec.latency.remaining_ns(1)
+        alone_ns = self.sums_ns[self.padded_rows(1) or 1][-1] if spec.late == "drop" else None
+        self.queue = InfQ(spec.queue_capacity, levels=spec.levels, ageing_ns=spec.ageing_ns, alone_ns=alone_ns)
 
     def padded_rows(self, rows: int) -> int | None:
         """The next allowed size, when it is larger than ``rows``; None where no padding is needed."""

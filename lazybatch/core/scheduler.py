@@ -20,7 +20,7 @@ from lazybatch.core.lane import Lane, LaneSpec
 from lazybatch.core.policies.base import Choice, Policy, Start, Wait
 from lazybatch.core.policies.graph_batching import GraphBatching
 from lazybatch.core.request import Request
-from lazybatch.core.task import Cancellation, Completion, Failure, Merge, Reason, Task, Where
+from lazybatch.core.task import Cancellation, Completion, Expired, Failure, Merge, Reason, Task, Where
 from lazybatch.errors import InvalidInput, InvariantError
 
 _NOTHING = Completion()
@@ -45,6 +45,7 @@ class Counts:
     failed: int = 0
     cancelled: int = 0
     rejected: int = 0
+    dropped: int = 0
     policy_failures: int = 0
     """Times the policy raised, or chose what cannot be done. Decisions were made by graph batching instead."""
 
@@ -91,7 +92,7 @@ class Scheduler:
         self._sub_batches: dict[int, SubBatch] = {}
         self._located: dict[int, tuple[Lane, SubBatch | None]] = {}
         self._wakeup_ns: int | None = None
-        self._timed = any(lane.spec.levels for lane in self.lanes)
+        self._timed = any(lane.spec.levels or lane.spec.late == "drop" for lane in self.lanes)
 
     # -- what a policy may look at -------------------------------------------------------------------------------
 
@@ -123,16 +124,22 @@ class Scheduler:
         self._waiting += 1
         self.counts.added += 1
 
-    def expire(self, now: int) -> tuple[int, ...]:
-        """Apply the queue timeouts of the priority levels; returns the ids that are rejected by them."""
+    def expire(self, now: int) -> tuple[Expired, ...]:
+        """Let waiting rows go whose level's queue timeout has passed, or which are hopeless where such are dropped."""
         if not (self._timed and self._waiting):
             return ()
-        rejected = [request.id for lane in self.lanes for request in lane.queue.expire(now)]
-        for request_id in rejected:
+        gone: list[Expired] = []
+        for lane in self.lanes:
+            gone += [Expired(request.id, False) for request in lane.queue.expire(now)]
+            gone += [Expired(request.id, True) for request in lane.queue.drop(now)]
+        for request_id, hopeless in gone:
             del self._located[request_id]
-        self._waiting -= len(rejected)
-        self.counts.rejected += len(rejected)
-        return tuple(rejected)
+            if hopeless:
+                self.counts.dropped += 1
+            else:
+                self.counts.rejected += 1
+        self._waiting -= len(gone)
+        return tuple(gone)
 
     def cancel(self, request_id: int, now: int) -> Cancellation:
         """Withdraw a request: at once while it is queued or parked, at the next node boundary while it runs."""
@@ -216,7 +223,7 @@ class Scheduler:
 
     def next_wakeup(self) -> int | None:
         """When `schedule` should be called again at the latest, after it returned None; None: only on news."""
-        times = [self._wakeup_ns, *(lane.queue.next_timeout_ns() for lane in self.lanes if lane.spec.levels)]
+        times = [self._wakeup_ns, *(lane.queue.next_timeout_ns() for lane in self.lanes if self._timed)]
         return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
     def complete(self, task: Task, now: int) -> Completion:
@@ -360,6 +367,6 @@ class Scheduler:
         if any(self._located[request_id][1] is not entry for request_id, entry in located.items()):
             raise InvariantError("scheduler: a request is located in the wrong sub-batch")
         counts = self.counts
-        left = counts.finished + counts.failed + counts.cancelled + counts.rejected
+        left = counts.finished + counts.failed + counts.cancelled + counts.rejected + counts.dropped
         if counts.added != left + len(self._located):
             raise InvariantError(f"scheduler: {counts} with {len(self._located)} requests inside")

@@ -1,7 +1,7 @@
 """What the scheduler tells its driver.
 
-Owns: the frozen records that leave the core: `Task`, `Merge`, `Completion`, `Failure`, `Cancellation`, and the
-`Reason` every decision carries.
+Owns: the frozen records that leave the core: `Task`, `Merge`, `Completion`, `Failure`, `Expired`, `Cancellation`, and
+the `Reason` every decision carries.
 Must not know: how any of it is carried out.
 
 Tuples rather than frozen dataclasses where a record is made on every dispatch: they are as immutable and several
@@ -80,6 +80,16 @@ class Failure(NamedTuple):
     retried: tuple[int, ...]
     evicted: tuple[int, ...]
     merges: tuple[Merge, ...] = ()
+
+
+class Expired(NamedTuple):
+    """A waiting request that is gone from the queue.
+
+    hopeless: it can no longer make its deadline, and late requests are dropped; else its level's queue timeout ended.
+    """
+
+    request: int
+    hopeless: bool
 
 
 class Where(StrEnum):

@@ -19,7 +19,7 @@ from typing import Any
 
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.scheduler import Scheduler
-from lazybatch.core.task import Merge, Task, Where
+from lazybatch.core.task import Expired, Merge, Task, Where
 from lazybatch.engine.answers import Ended, Finished
 from lazybatch.engine.clock import Clock
 from lazybatch.engine.delivery import Delivery
@@ -83,8 +83,8 @@ class Driver:
         # Only what is there now: clients that post all the time must not keep us from running nodes.
         for _ in range(len(self._mailbox)):
             self._handle(self._mailbox.next(), now)
-        for request_id in self.scheduler.expire(now):
-            self._timed_out(request_id, now)
+        for gone in self.scheduler.expire(now):
+            self._expired(gone, now)
         task = self.scheduler.schedule(now)
         if task is not None:
             self._start(task, now)
@@ -293,11 +293,16 @@ class Driver:
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
-    def _timed_out(self, request_id: int, now: int) -> None:
-        entry = self._forget(request_id)
-        waited_ms = (now - entry.request.arrival_ns) / 1e6
-        text = f"model {entry.request.model!r}: waited {waited_ms:.1f} ms in the queue, its level's limit"
-        self._resolve(entry, Event.EXPIRE, DeadlineExceeded(text), now)
+    def _expired(self, gone: Expired, now: int) -> None:
+        entry = self._forget(gone.request)
+        request = entry.request
+        waited = f"model {request.model!r}: waited {(now - request.arrival_ns) / 1e6:.1f} ms in the queue"
+        if not gone.hopeless:
+            self._resolve(entry, Event.EXPIRE, DeadlineExceeded(f"{waited}, its level's limit"), now)
+            return
+        target_ms = (request.deadline_ns - request.arrival_ns) / 1e6
+        text = f"{waited} and could no longer be done {target_ms:.1f} ms after its submission; late rows are dropped"
+        self._resolve(entry, Event.DROP, DeadlineExceeded(text), now)
 
     def _fail(self, entry: Entry, text: str, cause: BaseException, now: int) -> None:
         self._entries.pop(entry.request.id, None)

@@ -37,6 +37,7 @@ OUTCOMES = {
     State.FAILED: Outcome.FAILED,
     State.CANCELLED: Outcome.CANCELLED,
     State.EXPIRED: Outcome.EXPIRED,
+    State.DROPPED: Outcome.DROPPED,
 }
 
 _NOTES_MAX = 4096
@@ -215,6 +216,7 @@ def _stats(counts: _Counts, seen: ModelStats, models: dict[str, Stats] | None = 
         failed=states[State.FAILED],
         cancelled=states[State.CANCELLED],
         expired=states[State.EXPIRED],
+        dropped=states[State.DROPPED],
         retried=counts.retried,
         violations=seen.violations,
         batches=seen.sub_batches,

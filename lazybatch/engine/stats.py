@@ -18,9 +18,11 @@ class Stats:
     """Counts since the start, all taken at one moment. Rows unless said otherwise; a call of four rows counts four.
 
     queued: rows that wait, including those that wait to be retried. in_flight: rows in sub-batches, running or parked.
-    accepted: admitted rows. At any moment accepted = queued + in_flight + completed + failed + cancelled + expired.
+    accepted: admitted rows. At any moment accepted = queued + in_flight + completed + failed + cancelled + expired
+    + dropped.
     rejected: rows not admitted, by cause: "overloaded", "deadline" (already past), "shutting_down", "invalid".
     cancelled: withdrawn by the caller or ended by a shutdown. expired: a hard limit or a queue timeout passed.
+    dropped: could no longer make their deadline while they waited (with ``late="drop"``).
     retried: times a row went back to run alone after its batch failed.
 
     batches: sub-batches started. dispatches: node runs (for a callable: calls); reasons: dispatches by reason.
@@ -40,6 +42,7 @@ class Stats:
     failed: int
     cancelled: int
     expired: int
+    dropped: int
     retried: int
     violations: int
     batches: int

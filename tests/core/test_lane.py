@@ -17,6 +17,7 @@ def test_a_lane_predicts_with_its_table() -> None:
     lane = Lane(lane_spec(linear(nodes=2, fixed=90, per_row=10), max_batch_size=2))
     assert lane.times_ns == ((0, 100, 110), (0, 100, 110))
     assert lane.single_left_ns == (200, 100, 0)
+    assert lane.sums_ns == ((0, 0, 0), (0, 100, 200), (0, 110, 220))
     assert (lane.model, lane.nodes, lane.rows_max) == ("m", 2, 2)
 
 
@@ -52,6 +53,14 @@ def test_newcomers_join_only_in_numbers_that_may_run() -> None:
     assert free.joining_rows(3) == 3
 
 
+@pytest.mark.parametrize(("sizes", "last_chance"), [((), 800), ((4, 8), 740)])
+def test_a_row_is_hopeless_by_the_size_it_would_run_at(sizes: tuple[int, ...], last_chance: int) -> None:
+    """Two nodes take 200 alone; where the smallest size that runs is 4, they take 260."""
+    lane = Lane(lane_spec(linear(nodes=2), max_batch_size=8, allowed_sizes=sizes, late="drop"))
+    lane.queue.push(row(0, sla=1_000))
+    assert lane.queue.next_timeout_ns() == last_chance + 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -61,6 +70,8 @@ def test_newcomers_join_only_in_numbers_that_may_run() -> None:
         ({"allowed_sizes": (4, 4, 16)}, "'m': allowed sizes must be positive and increase"),
         ({"allowed_sizes": (1, 8)}, "'m': the largest allowed size is 8, max_batch_size is 16; they must be equal"),
         ({"queue_capacity": 0}, "queue capacity must be at least 1 row"),
+        ({"late": "reject"}, "'m': late must be 'serve' or 'drop', got 'reject'"),
+        ({"late": "drop"}, "'m': late='drop' needs a latency table"),
     ],
 )
 def test_contradicting_options_are_refused(options: dict[str, Any], message: str) -> None:

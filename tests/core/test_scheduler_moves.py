@@ -68,6 +68,7 @@ def lane_specs(draw: st.DrawFn, model: str, single_node: bool) -> LaneSpec:
         allowed_sizes=() if smaller is None else tuple(sorted(smaller | {rows_max})),
         levels=draw(LEVELS),
         ageing_ns=draw(st.one_of(st.none(), st.integers(1, 30))),
+        late=draw(st.sampled_from(["serve", "drop"])),
     )
 
 
