@@ -72,6 +72,19 @@ class TestSimulate:
         _, dropping = run_json(capsys, *base, "--rate", 5_000, "--queue-capacity", 4, "--max-batch", 4)
         assert dropping["dropped"] > 0
 
+    def test_late_rows(self, capsys: pytest.CaptureFixture[str], table: Path) -> None:
+        """Past saturation late rows are served by default; dropped, none of those that ran alone was late."""
+        base = ("simulate", "--table", table, "--policy", "serial", "--requests", 200, "--rate", 200, "--sla-ms", 50)
+        _, served = run_json(capsys, *base)
+        assert served["late_rows"] == "serve"
+        assert (served["dropped"], served["completed"]) == (0, 200)
+        assert served["late"] > 100
+        _, dropped = run_json(capsys, *base, "--late", "drop")
+        assert dropped["late_rows"] == "drop"
+        assert (dropped["late"], dropped["completed"] + dropped["dropped"]) == (0, 200)
+        assert dropped["completed"] - dropped["late"] > served["completed"] - served["late"]
+        assert "--late must be 'serve' or 'drop', got 'skip'" in refused(capsys, *base, "--late", "skip")
+
     def test_recorded_arrivals(self, capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path) -> None:
         """Arrivals from a file replace the rate; --requests bounds how many are taken."""
         arrivals = tmp_path / "arrivals.txt"

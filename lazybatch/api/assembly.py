@@ -113,9 +113,10 @@ def assemble(
             raise InvalidInput(f"the table of model {name!r} must be a LatencyTable, got {found!r}")
         if found is not None:
             check_table(found, model, allow_foreign_table)
-        elif policy.needs_table:
-            found = _measure(name, model, own)
-        _check_sla(name, own, found)
+        elif policy.needs_table or own.late == "drop":
+            found = _measure(name, model, own, policy)
+        if found is not None and own.sla is not None:
+            _check_sla(name, own, own.sla, found, options.max_delay)
         served.append(Served(name, model, own, found))
     return served
 
@@ -128,11 +129,12 @@ def _per_model(value: Any, name: str, models: int, kind: type | None = None) -> 
     return value
 
 
-def _measure(name: str, model: Model, options: ModelOptions) -> LatencyTable:
+def _measure(name: str, model: Model, options: ModelOptions, policy: Policy) -> LatencyTable:
     if isinstance(model, CallableModel):
+        way_out = "policy='graph'" if policy.needs_table else "late='serve': late='drop' must know how long a row takes"
         raise InvalidInput(
             f"model {name!r} is a callable without a latency table: give table= (see lazybatch.profile with inputs=) "
-            "or use policy='graph'"
+            f"or use {way_out}"
         )
     most = options.max_batch_size
     sizes = sorted({1 << k for k in range(most.bit_length()) if 1 << k <= most} | {most})
@@ -140,13 +142,14 @@ def _measure(name: str, model: Model, options: ModelOptions) -> LatencyTable:
     return profiler.profile(model, tuple(sizes), budget_s=QUICK_PROFILE_S, repeats=_QUICK_REPEATS)
 
 
-def _check_sla(name: str, options: ModelOptions, table: LatencyTable | None) -> None:
-    if options.sla is None or table is None:
-        return
-    alone_ns = table.whole_ns(1)
-    if to_ns(options.sla) < alone_ns:
+def _check_sla(name: str, options: ModelOptions, sla: float, table: LatencyTable, max_delay: float) -> None:
+    alone_ns = table.whole_ns(options.allowed_batch_sizes[0] if options.allowed_batch_sizes else 1)
+    if to_ns(sla) < alone_ns:
+        raise InvalidInput(f"model {name!r}: sla={sla} s cannot be met: one row alone takes {alone_ns / 1e9:.6f} s")
+    if options.late == "drop" and to_ns(sla) < to_ns(max_delay) + alone_ns:
         raise InvalidInput(
-            f"model {name!r}: sla={options.sla} s cannot be met: one row alone takes {alone_ns / 1e9:.6f} s"
+            f"model {name!r}: with late='drop', a row that waits for max_delay={max_delay} s is dropped: it takes "
+            f"{alone_ns / 1e9:.6f} s alone and sla={sla} s"
         )
 
 
@@ -180,6 +183,7 @@ def to_engine(served: list[Served], options: BatcherOptions) -> list[ServedModel
                 allowed_sizes=tuple(one.options.allowed_batch_sizes),
                 levels=levels,
                 ageing_ns=None if options.ageing is None else to_ns(options.ageing),
+                late=one.options.late,
             ),
             one.model.executor(max_batch_size=one.options.max_batch_size if one.model.joinable else 1),
             pooled=one.pooled,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, CancelledError, Future, wait
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from lazybatch.api import assembly
 from lazybatch.config import BatcherOptions, Level, RequestLimits, flag, seconds, to_ns
@@ -38,7 +38,9 @@ class LazyBatcher:
     no table), "serial".
     max_batch_size: rows in one batch. queue_capacity: waiting rows; besides them, rows in flight are bounded by
     max_batch_size per model and worker. allowed_batch_sizes: sizes to execute, batches are padded up to one.
-    table, sla, max_batch_size, queue_capacity and allowed_batch_sizes may be mappings by model name.
+    late: "serve" (default) answers late rows too; "drop" fails a waiting row with `DeadlineExceeded` from the moment it
+    could not meet its target even if it ran alone, and needs a latency table. Rows that have started are never dropped.
+    table, sla, max_batch_size, queue_capacity, allowed_batch_sizes and late may be mappings by model name.
     max_delay, size_budget: of policy "graph", see `BatcherOptions`; max_delay counts from the oldest waiting row.
     workers: concurrent calls of a callable. length_bucket_width: for callables, see `CallableModel`.
     levels, ageing: priorities' queue timeouts, and seconds of waiting that raise a row by one priority.
@@ -61,6 +63,7 @@ class LazyBatcher:
         policy: str | None = None,
         max_batch_size: int | PerModel = 16,
         queue_capacity: int | PerModel = 256,
+        late: Literal["serve", "drop"] | PerModel = "serve",
         max_delay: float = 0.0,
         workers: int = 1,
         length_bucket_width: int = 0,
@@ -90,6 +93,7 @@ class LazyBatcher:
             "sla": sla,
             "max_batch_size": max_batch_size,
             "queue_capacity": queue_capacity,
+            "late": late,
             "allowed_batch_sizes": allowed_batch_sizes,
         }
         served = assembly.assemble(
@@ -153,8 +157,8 @@ class LazyBatcher:
     ) -> Future[Any]:
         """Hand in one row (no batch axis); never blocks. Inputs are copied before this returns.
 
-        sla: soft target in seconds for this row. timeout: hard limit in seconds; deadline: hard limit as a reading of
-        `time.monotonic()`. priority: larger is more urgent.
+        sla: soft target in seconds for this row; ``late`` of the batcher says what missing it means. timeout: hard
+        limit in seconds; deadline: hard limit as a reading of `time.monotonic()`. priority: larger is more urgent.
 
         The future yields the row's outputs, or raises `ExecutionError`, `DeadlineExceeded`, `ShuttingDown`. A row that
         is not admitted comes back as an already failed future (`Overloaded`, `DeadlineExceeded`, `ShuttingDown`).

@@ -25,7 +25,7 @@ from lazybatch.executors.callable import CallableModel
 
 BatchFunction = Callable[..., Sequence[Any]]
 
-_MODEL_OPTIONS = ("max_batch_size", "queue_capacity", "sla", "allowed_batch_sizes")
+_MODEL_OPTIONS = ("max_batch_size", "queue_capacity", "sla", "allowed_batch_sizes", "late")
 _BATCHER_OPTIONS = ("policy", "max_delay", "size_budget", "workers", "levels", "ageing", "isolate_failures")
 _CALLABLE_OPTIONS = ("size_fn", "length_bucket_width", "copy")
 _OTHER_OPTIONS = ("table", "observers", "trace", "name", "allow_foreign_table")
@@ -145,7 +145,9 @@ def _check(options: dict[str, Any]) -> None:
     unknown = [key for key in options if key not in known]
     if unknown:
         raise InvalidInput(f"batched does not take {unknown[0]!r}; options are {', '.join(sorted(known))}")
-    ModelOptions(**{key: options[key] for key in _MODEL_OPTIONS if key in options})
+    limits = ModelOptions(**{key: options[key] for key in _MODEL_OPTIONS if key in options})
+    if limits.late == "drop" and options.get("table") is None:
+        raise InvalidInput("late='drop' needs table=: without a latency table nobody knows when a row is hopeless")
     chosen = {key: options[key] for key in _BATCHER_OPTIONS if options.get(key) is not None}
     BatcherOptions(**{"policy": "graph", **chosen})
 

@@ -144,6 +144,10 @@ def simulate_command(
     window_ms: Annotated[float | None, typer.Option(help="Batching window of policy `graph`; default 0.")] = None,
     max_batch: Annotated[int | None, typer.Option(help="Rows per sub-batch; default: the largest profiled.")] = None,
     queue_capacity: Annotated[int, typer.Option(help="Rows that may wait; more are dropped.")] = 256,
+    late: Annotated[
+        str,
+        typer.Option(help="`serve` late rows all the same, or `drop` those that cannot make their target even alone."),
+    ] = "serve",
     arrivals: Annotated[
         Path | None, typer.Option(help="Instead of --rate: a file of arrival times in seconds, one per line.")
     ] = None,
@@ -167,6 +171,7 @@ def simulate_command(
         window_ms=window_ms,
         max_batch=max_batch,
         queue_capacity=queue_capacity,
+        late=late,
         arrivals=arrivals,
         trace=trace,
     )

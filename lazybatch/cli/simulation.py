@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from lazybatch.cli.output import Report, aligned, milliseconds
 from lazybatch.config import BATCH_SIZE_MAX, QUEUE_CAPACITY_MAX, whole
@@ -38,6 +39,7 @@ class Options:
     window_ms: float | None = None
     max_batch: int | None = None
     queue_capacity: int = 256
+    late: str = "serve"
     arrivals: Path | None = None
     trace: Path | None = None
 
@@ -49,10 +51,11 @@ def run(options: Options) -> Report:
     if options.max_batch is not None:
         whole("--max-batch", options.max_batch, 1, BATCH_SIZE_MAX)
     sla_ns = None if options.sla_ms is None else _nanoseconds("--sla-ms", options.sla_ms, zero=False)
+    late = _late(options.late)
     policy = _policy(options)
     table = load(options.table)
     arrivals_ns = _arrivals(options)
-    lane = _lane(options, table, sla_ns)
+    lane = _lane(options, table, sla_ns, late)
     requests = requests_from(arrivals_ns, table.model, sla_ns=sla_ns)
     meter = Meter()
     observers: list[Observer] = [meter]
@@ -91,7 +94,13 @@ def _arrivals(options: Options) -> list[int]:
     return poisson(options.rate_rps, options.requests, options.seed)
 
 
-def _lane(options: Options, table: LatencyTable, sla_ns: int | None) -> LaneSpec:
+def _late(given: str) -> Literal["serve", "drop"]:
+    if given not in ("serve", "drop"):
+        raise InvalidInput(f"--late must be 'serve' or 'drop', got {given!r}")
+    return "drop" if given == "drop" else "serve"
+
+
+def _lane(options: Options, table: LatencyTable, sla_ns: int | None, late: Literal["serve", "drop"]) -> LaneSpec:
     return LaneSpec(
         graph=NodeGraph.chain(table.model, table.nodes),
         latency=table,
@@ -99,6 +108,7 @@ def _lane(options: Options, table: LatencyTable, sla_ns: int | None) -> LaneSpec
         queue_capacity=options.queue_capacity,
         sla_ns=sla_ns,
         joinable=table.provenance.get("joinable") is not False,
+        late=late,
     )
 
 
@@ -113,6 +123,7 @@ def _report(options: Options, table: LatencyTable, result: SimulationResult, met
         "requests": offered,
         "seed": options.seed,
         "sla_ms": options.sla_ms,
+        "late_rows": options.late,
         **latency_summary(result.latencies_ns.values()).as_ms(),
         "queue_wait_mean_ms": stats.queue_wait.as_ms()["mean_ms"],
         "violations": result.violations,
