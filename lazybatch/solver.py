@@ -46,7 +46,7 @@ _ROUNDS_SETTLED = 4
 _HORIZON_POINTS = 40
 _TIE = 1e-9
 _LEAK = 1e-12
-"""Chance per step to be put back to the reference state: keeps the equations solvable where a policy never gets there."""
+"""Chance per step to be put back to the reference state: the equations stay solvable if a policy never gets there."""
 
 
 def batch_times_ns(

@@ -76,7 +76,7 @@ def test_brute_force_agrees(shape: str, load: float) -> None:
 
 @pytest.mark.parametrize("load", [0.01, 0.3, 0.9, 0.97, 0.995])
 def test_one_row_at_a_time_is_the_md1_queue(load: float) -> None:
-    """With a maximum batch of one, the mean rows in the system are Pollaczek and Khinchine's, close to saturation too."""
+    """With a maximum batch of one, the mean rows are Pollaczek and Khinchine's, close to saturation too."""
     solution = solve_times("m", (1_000_003,), loads=(load,)).solutions[0]
     assert solution.gain_rows == pytest.approx(load + load * load / (2 * (1 - load)), rel=1e-8)
     assert set(solution.action[1:]) == {1}
@@ -130,7 +130,7 @@ def test_the_equations_hold(times: list[int], load: float) -> None:
     rate = load * capacity(times)
     solution = solve_times("m", times, loads=(load,)).solutions[0]
     value = solution.value
-    for q in range(0, 20):
+    for q in range(20):
         costs = {0: q / rate - solution.gain_rows / rate + value[q + 1]}
         for b in range(1, min(q, len(times)) + 1):
             time, mean = times[b - 1], rate * times[b - 1]
