@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import Lane, LaneSpec
-from lazybatch.core.policies.base import Choice, Policy, Start, Wait
+from lazybatch.core.policies.base import Choice, Policy, Start, Stay, Wait
 from lazybatch.core.policies.graph_batching import GraphBatching
 from lazybatch.core.request import Request
-from lazybatch.core.task import Cancellation, Completion, Expired, Failure, Merge, Reason, Task, Where
+from lazybatch.core.task import Cancellation, Comparison, Completion, Expired, Failure, Merge, Reason, Task, Where
 from lazybatch.errors import InvalidInput, InvariantError
 
 _NOTHING = Completion()
@@ -80,6 +80,7 @@ class Scheduler:
         self.draining = False
         self.counts = Counts()
         self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
+        self.policy_error: Exception | None = None
         self._policy = policy
         self._on_arrival: Callable[[Request], None] | None = getattr(policy, "arrived", None)
         self._on_completion: Callable[[SubBatch, int], None] | None = getattr(policy, "completed", None)
@@ -174,7 +175,7 @@ class Scheduler:
             return None
         entry = self.active
         if not self._waiting:
-            return None if entry is None else self._dispatch(entry, (), None, _CONTINUE, now)
+            return None if entry is None else self._dispatch(entry, (), None, _CONTINUE, None, now)
         choice = self._choose(entry, now)
         if type(choice) is Start:
             return self._start(choice, entry, now)
@@ -182,7 +183,9 @@ class Scheduler:
             self._wakeup_ns = choice.until_ns
             return None
         assert entry is not None, "going on was checked to be possible"
-        return self._dispatch(entry, (), None, _CONTINUE, now)
+        if type(choice) is Stay:
+            return self._dispatch(entry, (), None, choice.reason, choice.comparison, now)
+        return self._dispatch(entry, (), None, _CONTINUE, None, now)
 
     def _choose(self, active: SubBatch | None, now: int) -> Choice:
         """What the policy wants; a policy that raises or asks for the impossible must not stop the server."""
@@ -190,8 +193,9 @@ class Scheduler:
             choice = self._policy.decide(self, now)
             if (choice is None and active is not None) or self._possible(choice, now):
                 return choice
-        except Exception:
-            pass  # counted below, like any choice that cannot be carried out
+            self.policy_error = InvalidInput(f"policy {self._policy!r} chose what cannot be done: {choice!r}"[:300])
+        except Exception as error:
+            self.policy_error = error
         self.counts.policy_failures += 1
         return self._fallback.decide(self, now)
 
@@ -199,12 +203,13 @@ class Scheduler:
         """Let the policy know; that it cannot cope is counted and stops nothing."""
         try:
             hook(*news)
-        except Exception:
+        except Exception as error:
+            self.policy_error = error
             self.counts.policy_failures += 1
 
     def _possible(self, choice: Choice, now: int) -> bool:
         """Whether this can be done, and leads anywhere. A policy may come from outside: its answer can be anything."""
-        if choice is None:
+        if choice is None or type(choice) is Stay:
             return self.active is not None
         if type(choice) is Start:
             lane = choice.lane
@@ -290,16 +295,34 @@ class Scheduler:
         self.stack.append(entry)
         for request in requests:
             self._located[request.id] = (lane, entry)
-        return self._dispatch(entry, entry.ids(), None if active is None else active.id, choice.reason, now)
+        preempted = None if active is None else active.id
+        return self._dispatch(entry, entry.ids(), preempted, choice.reason, choice.comparison, now)
 
     def _dispatch(
-        self, entry: SubBatch, opened: tuple[int, ...], preempted: int | None, reason: Reason, now: int
+        self,
+        entry: SubBatch,
+        opened: tuple[int, ...],
+        preempted: int | None,
+        reason: Reason,
+        comparison: Comparison | None,
+        now: int,
     ) -> Task:
         entry.running = True
         self._running += 1
         rows = len(entry.requests)
         task = _new(
-            Task, (entry.model, entry.id, entry.cursor, rows, entry.padded_rows or rows, opened, preempted, reason)
+            Task,
+            (
+                entry.model,
+                entry.id,
+                entry.cursor,
+                rows,
+                entry.padded_rows or rows,
+                opened,
+                preempted,
+                reason,
+                comparison,
+            ),
         )
         self.decisions.append(_new(Decision, (now, task)))
         return task
