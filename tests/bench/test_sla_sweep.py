@@ -183,7 +183,7 @@ def test_the_script_simulated(table: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_the_script_live(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A trained model served for real under two policies: all calls are answered, rows say how late the clients were."""
+    """A trained model served for real under two policies: all calls are answered; rows say how late clients were."""
     arguments = ["--live", "ppocr-cls", "--quick", "--seconds", "0.2", "--rate", "40", "--sla-ms", "1000"]
     arguments += ["--policy", "graph:0", "lazy", "--max-batch-size", "4", "--no-plots", "-o", str(tmp_path)]
     assert sla_sweep.main(options().parse_args(arguments)) == 0
