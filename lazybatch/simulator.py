@@ -9,11 +9,12 @@ scheduler decides. The live engine keeps the same order at its node boundaries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from lazybatch.core.lane import LaneSpec
+from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies.base import Policy
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.scheduler import Scheduler
@@ -73,12 +74,19 @@ def requests_from(
 
 
 def simulate(
-    lanes: Sequence[LaneSpec], policy: Policy, requests: Sequence[Request], *, observers: Iterable[Observer] = ()
+    lanes: Sequence[LaneSpec],
+    policy: Policy,
+    requests: Sequence[Request],
+    *,
+    observers: Iterable[Observer] = (),
+    durations: Mapping[str, LatencyTable] | None = None,
 ) -> SimulationResult:
     """Run a trace to its end. Simulated: durations are the medians of the lanes' latency tables.
 
     requests: in order of arrival, ids unique; of one or several models.
-    Raises `InvalidInput` for a trace out of order, an id used twice, or a lane without a latency table.
+    durations: by model, what nodes really take, where that is not what the policy is told (a lane's own table).
+    Raises `InvalidInput` for a trace out of order, an id used twice, or a lane without a latency table; `TableMismatch`
+    for durations of other nodes.
     """
     for spec in lanes:
         if spec.latency is None:
@@ -86,7 +94,7 @@ def simulate(
     for earlier, later in pairwise(requests):
         if later.arrival_ns < earlier.arrival_ns:
             raise InvalidInput(f"trace out of order: request {later.id} arrives before request {earlier.id}")
-    run = _Run(lanes, policy, requests, observers)
+    run = _Run(lanes, policy, requests, observers, durations or {})
     if len(run.by_id) < len(requests):
         raise InvalidInput(f"trace: {len(requests)} requests with {len(run.by_id)} different ids")
     return run.to_end()
@@ -96,9 +104,20 @@ class _Run:
     """One simulation under way."""
 
     def __init__(
-        self, lanes: Sequence[LaneSpec], policy: Policy, requests: Sequence[Request], observers: Iterable[Observer]
+        self,
+        lanes: Sequence[LaneSpec],
+        policy: Policy,
+        requests: Sequence[Request],
+        observers: Iterable[Observer],
+        durations: Mapping[str, LatencyTable],
     ) -> None:
         self.scheduler = Scheduler(lanes, policy)
+        self.times_ns = {lane.model: lane.times_ns for lane in self.scheduler.lanes}
+        for model, table in durations.items():
+            spec = replace(
+                self.scheduler.lane_of(model).spec, latency=table
+            )  # which checks that its nodes are the same
+            self.times_ns[model] = table.dense_ns(spec.max_batch_size)
         self.requests = requests
         self.observers = Observers(observers)
         self.watched = len(self.observers) > 0
@@ -113,7 +132,7 @@ class _Run:
     def to_end(self) -> SimulationResult:
         scheduler, requests, watched = self.scheduler, self.requests, self.watched
         expire, schedule, complete = scheduler.expire, scheduler.schedule, scheduler.complete
-        times_ns = {lane.model: lane.times_ns for lane in scheduler.lanes}
+        times_ns = self.times_ns
         arrived, total = 0, len(requests)
         now = start_ns = arrival_ns = requests[0].arrival_ns if requests else 0
         dispatches = rows_run = 0
