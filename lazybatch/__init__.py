@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         TableMismatch,
     )
     from lazybatch.executors.callable import CallableModel
+    from lazybatch.explanation import Explanation
     from lazybatch.loading import load
     from lazybatch.metrics import Observer
     from lazybatch.profiler import profile
@@ -52,6 +53,7 @@ _HOMES = {
         "TableMismatch",
     ),
     "lazybatch.executors.callable": ("CallableModel",),
+    "lazybatch.explanation": ("Explanation",),
     "lazybatch.loading": ("load",),
     "lazybatch.metrics": ("Observer",),
     "lazybatch.profiler": ("profile",),
@@ -64,6 +66,7 @@ __all__ = [
     "CallableModel",
     "DeadlineExceeded",
     "ExecutionError",
+    "Explanation",
     "InvalidInput",
     "InvariantError",
     "LatencyTable",

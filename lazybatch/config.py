@@ -135,14 +135,15 @@ def _check_allowed(sizes: Any, max_batch_size: int) -> None:
 class BatcherOptions:
     """What holds for a whole batcher, validated together.
 
-    policy: name of the scheduling policy. max_delay: longest intentional wait for batch mates, in seconds from the
-    oldest row's arrival ("graph" only; 0 never waits). size_budget: largest sum of row sizes (tokens, bytes) in one
-    batch ("graph" only), None for no limit. workers: concurrent calls of a callable.
+    policy: name of the scheduling policy, or a policy object (anything with a method ``decide``).
+    max_delay: longest intentional wait for batch mates, in seconds from the oldest row's arrival ("graph" only; 0 never
+    waits). size_budget: largest sum of row sizes (tokens, bytes) in one batch ("graph" only), None for no limit.
+    workers: concurrent calls of a callable.
     levels: queue timeouts by priority. ageing: waiting this many seconds raises a row by one priority; None never.
     isolate_failures: rows of a failed batch are run again, each alone, so that one bad row fails only itself.
     """
 
-    policy: str = "lazy"
+    policy: Any = "lookahead"
     max_delay: float = 0.0
     size_budget: int | None = None
     workers: int = 1
@@ -151,8 +152,8 @@ class BatcherOptions:
     isolate_failures: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.policy, str):
-            raise InvalidInput(f"policy must be the name of a policy, got {self.policy!r}")
+        if not isinstance(self.policy, str) and not callable(getattr(self.policy, "decide", None)):
+            raise InvalidInput(f"policy must be the name of a policy or a policy object, got {self.policy!r}")
         seconds("max_delay", self.max_delay, zero=True)
         if self.size_budget is not None:
             whole("size_budget", self.size_budget, 1, 1 << 60)

@@ -22,6 +22,7 @@ from lazybatch.config import BatcherOptions, ModelOptions
 from lazybatch.engine import Stats
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.callable import CallableModel
+from lazybatch.explanation import Explanation
 
 BatchFunction = Callable[..., Sequence[Any]]
 
@@ -34,8 +35,8 @@ _OTHER_OPTIONS = ("table", "observers", "trace", "name", "allow_foreign_table")
 class BatchedFunction:
     """A decorated ``list[inputs] -> list[outputs]``, called with one input: ``embed("one")`` waits for its output.
 
-    ``submit, submit_batch, predict, predict_batch, apredict, apredict_batch, stats, shutdown`` are those of the
-    `LazyBatcher` behind it. After `shutdown` it stays shut down. ``__wrapped__`` is the function itself.
+    ``submit, submit_batch, predict, predict_batch, apredict, apredict_batch, stats, decisions, shutdown`` are those of
+    the `LazyBatcher` behind it. After `shutdown` it stays shut down. ``__wrapped__`` is the function itself.
     """
 
     def __init__(self, fn: BatchFunction, options: dict[str, Any]) -> None:
@@ -84,6 +85,10 @@ class BatchedFunction:
     def stats(self) -> Stats:
         """See `LazyBatcher.stats`."""
         return self.batcher.stats()
+
+    def decisions(self, last: int = 50) -> list[Explanation]:
+        """See `LazyBatcher.decisions`."""
+        return self.batcher.decisions(last)
 
     def shutdown(self, drain: bool = True, timeout: float | None = None) -> bool:
         """See `LazyBatcher.shutdown`."""

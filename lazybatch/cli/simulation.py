@@ -11,19 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from lazybatch import policies
 from lazybatch.cli.output import Report, aligned, milliseconds
 from lazybatch.config import BATCH_SIZE_MAX, QUEUE_CAPACITY_MAX, whole
-from lazybatch.core import policies
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
-from lazybatch.core.policies.base import Policy
+from lazybatch.core.scheduler import Decision
+from lazybatch.core.task import Task
 from lazybatch.errors import InvalidInput
+from lazybatch.explanation import latest, telling
 from lazybatch.metrics import Meter, Observer, latency_summary
 from lazybatch.profiles import load
 from lazybatch.simulator import SimulationResult, requests_from, simulate
 from lazybatch.trace import TraceWriter
 from lazybatch.workload import poisson, recorded
+
+_EXPLAINED_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,20 @@ class Options:
     late: str = "serve"
     arrivals: Path | None = None
     trace: Path | None = None
+    explain: int = 0
+
+
+class _First(Observer):
+    """The first decisions worth reading; the scheduler's own log forgets them in a long run."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.decisions: list[Decision] = []
+
+    def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
+        """Keep what was decided, not what merely went on."""
+        if len(self.decisions) < self._most and telling(task):
+            self.decisions.append(Decision(start_ns, task))
 
 
 def run(options: Options) -> Report:
@@ -52,19 +70,27 @@ def run(options: Options) -> Report:
         whole("--max-batch", options.max_batch, 1, BATCH_SIZE_MAX)
     sla_ns = None if options.sla_ms is None else _nanoseconds("--sla-ms", options.sla_ms, zero=False)
     late = _late(options.late)
-    policy = _policy(options)
+    whole("--explain", options.explain, -_EXPLAINED_MAX, _EXPLAINED_MAX)
+    chosen = _policy_options(options)
     table = load(options.table)
     arrivals_ns = _arrivals(options)
     lane = _lane(options, table, sla_ns, late)
+    policy = policies.make_policy(options.policy, [lane], **chosen)
     requests = requests_from(arrivals_ns, table.model, sla_ns=sla_ns)
-    meter = Meter()
-    observers: list[Observer] = [meter]
+    meter, first = Meter(), _First(options.explain)
+    observers: list[Observer] = [meter, first] if options.explain > 0 else [meter]
     if options.trace is None:
         result = simulate([lane], policy, requests, observers=observers)
     else:
         with TraceWriter(options.trace, [lane.graph]) as writer:
-            result = simulate([lane], policy, requests, observers=[meter, writer])
-    return _report(options, table, result, meter, len(requests))
+            result = simulate([lane], policy, requests, observers=[*observers, writer])
+    report = _report(options, table, result, meter, len(requests))
+    if not options.explain:
+        return report
+    decisions = first.decisions if options.explain > 0 else list(result.scheduler.decisions)
+    explained = latest(decisions, {table.model: lane.graph}, abs(options.explain))
+    values = {**report.values, "decisions": [one.as_dict() for one in explained]}
+    return Report(values, [*report.lines, *map(str, explained)])
 
 
 def _nanoseconds(option: str, value_ms: float, *, zero: bool) -> int:
@@ -74,12 +100,14 @@ def _nanoseconds(option: str, value_ms: float, *, zero: bool) -> int:
     return max(round(value_ms * 1e6), 0 if zero else 1)
 
 
-def _policy(options: Options) -> Policy:
+def _policy_options(options: Options) -> dict[str, int]:
+    """Options of the policy's constructor; an unknown policy is refused before anything is read."""
+    policies.check_policy(options.policy)
     if options.window_ms is None:
-        return policies.by_name(options.policy)
+        return {}
     if options.policy != "graph":
         raise InvalidInput(f"--window-ms belongs to policy 'graph', the policy is {options.policy!r}")
-    return policies.by_name("graph", window_ns=_nanoseconds("--window-ms", options.window_ms, zero=True))
+    return {"window_ns": _nanoseconds("--window-ms", options.window_ms, zero=True)}
 
 
 def _arrivals(options: Options) -> list[int]:

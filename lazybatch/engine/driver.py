@@ -71,6 +71,7 @@ class Driver:
         self._outstanding = 0
         self._generation = 0
         self._closing = self._aborting = False
+        self._policy_failures = 0
         self.finished = False
         self.scheduler = make_scheduler()
 
@@ -86,6 +87,8 @@ class Driver:
         for gone in self.scheduler.expire(now):
             self._expired(gone, now)
         task = self.scheduler.schedule(now)
+        if self.scheduler.counts.policy_failures != self._policy_failures:
+            self._policy_failed()
         if task is not None:
             self._start(task, now)
             return True
@@ -97,6 +100,15 @@ class Driver:
     def next_wakeup_ns(self) -> int | None:
         """When to take the next turn at the latest, after `turn` returned False; None: when a message comes."""
         return self.scheduler.next_wakeup()
+
+    def _policy_failed(self) -> None:
+        """Count what graph batching decided in the policy's place; say it once."""
+        failures = self.scheduler.counts.policy_failures
+        if not self._ledger.policy_failures:
+            error = self.scheduler.policy_error
+            _log.warning("the policy failed, graph batching decides in its place (said once)", exc_info=error)
+        self._ledger.policy_failures += failures - self._policy_failures
+        self._policy_failures = failures
 
     def _check_end(self) -> None:
         if self._outstanding:
@@ -341,6 +353,7 @@ class Driver:
         for entry in self._ledger.open_entries():
             self._fail(entry, "the scheduler failed", error, now)
         self.scheduler = self._make_scheduler()
+        self._policy_failures = 0
         if self._closing:
             self.scheduler.drain()
 

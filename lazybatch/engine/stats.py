@@ -27,7 +27,8 @@ class Stats:
 
     batches: sub-batches started. dispatches: node runs (for a callable: calls); reasons: dispatches by reason.
     mean_rows: rows per dispatch. padding_rows: rows executed for nobody, summed over dispatches.
-    preemptions, merges: of sub-batches.
+    preemptions, merges: of sub-batches. policy_failures: decisions the policy could not make (it raised, or chose what
+    cannot be done) and graph batching made in its place; in the total only.
 
     queue_wait: submit to first node, of rows that started. service: first node to result; latency: submit to result,
     both of completed rows, in nanoseconds. violations: completed rows whose result came after their soft target.
@@ -52,6 +53,7 @@ class Stats:
     reasons: Mapping[str, int]
     preemptions: int
     merges: int
+    policy_failures: int
     queue_wait: Summary
     service: Summary
     latency: Summary
