@@ -14,7 +14,8 @@ from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
-from lazybatch.core.policies import Aimd, Cellular, GraphBatching, LazyBatching, Policy, Serial
+from lazybatch.core.policies import Aimd, Cellular, GraphBatching, LazyBatching, Oracle, Policy, Serial
+from lazybatch.core.policies.lookahead import Lookahead
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.scheduler import Decision
 from lazybatch.engine.clock import SteppedClock
@@ -23,12 +24,14 @@ from lazybatch.engine.engine import Engine
 from lazybatch.executors.base import Row
 from lazybatch.executors.simulated import SimulatedModel
 from lazybatch.simulator import simulate
+from lazybatch.solver import solve
 
 TABLES = {
     "short": LatencyTable("short", ("a", "b"), (1, 4, 8), ((30, 50, 90), (20, 40, 60)), ((40, 60, 99), (30, 50, 70))),
     "long": LatencyTable.uniform("long", 7, 400, 90, (1, 8)),
 }
 SLA_NS = {"short": 400, "long": 3000}
+CONTROLS = {name: solve(table, 5) for name, table in TABLES.items()}
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,8 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "cellular": Cellular,
     "aimd": lambda: Aimd(step=2),
     "lazy": LazyBatching,
+    "oracle": Oracle,
+    "lookahead": lambda: Lookahead(CONTROLS),  # it remembers what it saw: a fresh one for each driver
 }
 
 arrivals = st.builds(
@@ -163,12 +168,14 @@ def test_the_comparison_sees_dropping() -> None:
     assert engine_decisions(trace, Serial(), lanes) == (decisions, completed)
 
 
-def test_the_comparison_sees_preemption_and_merging() -> None:
-    """The trace that is compared is not a trivial one: under lazy, sub-batches are preempted and merged in it."""
+@pytest.mark.parametrize("name", ["lazy", "lookahead"])
+def test_the_comparison_sees_preemption_and_merging(name: str) -> None:
+    """The trace that is compared is not a trivial one: sub-batches are preempted and merged in it."""
     trace = [Arrival(at_ns, "long", "s", 1, 0) for at_ns in (0, 100, 150, 600, 601, 602, 1500)]
-    lanes = [LaneSpec(NodeGraph.chain("long", TABLES["long"].nodes), TABLES["long"], max_batch_size=8)]
-    requests = [Request(k, "long", a.at_ns, UNBOUNDED_NS, "s") for k, a in enumerate(trace)]
-    result = simulate(lanes, LazyBatching(), requests)
+    lanes = [LaneSpec(NodeGraph.chain("long", TABLES["long"].nodes), TABLES["long"], max_batch_size=5)]
+    requests = [Request(k, "long", a.at_ns, a.at_ns + SLA_NS["long"], "s") for k, a in enumerate(trace)]
+    result = simulate(lanes, POLICIES[name](), requests)
+    assert result.scheduler.counts.policy_failures == 0
     assert result.preemptions >= 2
     assert result.merges >= 2
-    assert engine_decisions(trace, LazyBatching(), lanes)[0] == list(result.scheduler.decisions)
+    assert engine_decisions(trace, POLICIES[name](), lanes)[0] == list(result.scheduler.decisions)

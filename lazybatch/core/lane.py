@@ -17,6 +17,9 @@ from lazybatch.core.infq import InfQ, PriorityLevel
 from lazybatch.core.latency import LatencyTable
 from lazybatch.errors import InvalidInput, TableMismatch
 
+_NEAR_BEST = 0.98
+"""Share of the best throughput: differences below are within the error of a measured table."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaneSpec:
@@ -77,10 +80,22 @@ class Lane:
 
     times_ns: per node, by rows 0..max (None without a table); single_left_ns: per cursor, the time one row alone still
     needs (SingleInputExecTime with credit for progress; Algorithm 1 for static graphs). sums_ns: by rows 0..max, the
-    time from the first node to each cursor.
+    time from the first node to each cursor. rows_best: the largest batch whose throughput is near the best (without a
+    table: the largest).
     """
 
-    __slots__ = ("model", "nodes", "queue", "rows_max", "single_left_ns", "spec", "sums_ns", "table", "times_ns")
+    __slots__ = (
+        "model",
+        "nodes",
+        "queue",
+        "rows_best",
+        "rows_max",
+        "single_left_ns",
+        "spec",
+        "sums_ns",
+        "table",
+        "times_ns",
+    )
 
     def __init__(self, spec: LaneSpec) -> None:
         self.spec = spec
@@ -91,8 +106,31 @@ class Lane:
         self.times_ns = None if spec.latency is None else spec.latency.dense_ns(spec.max_batch_size)
         self.sums_ns = () if self.times_ns is None else _sums(self.times_ns, spec.max_batch_size)
         self.single_left_ns = None if spec.latency is None else spec.latency.remaining_ns(1)
-        alone_ns = self.sums_ns[self.padded_rows(1) or 1][-1] if spec.late == "drop" else None
+        self.rows_best = self.rows_max if spec.latency is None else self._rows_best()
+        alone_ns = self.run_ns(1) if spec.late == "drop" else None
         self.queue = InfQ(spec.queue_capacity, levels=spec.levels, ageing_ns=spec.ageing_ns, alone_ns=alone_ns)
+
+    def _rows_best(self) -> int:
+        rates = [rows / self.run_ns(rows) for rows in range(1, self.rows_max + 1)]
+        near = _NEAR_BEST * max(rates)
+        return max(rows for rows, rate in enumerate(rates, start=1) if rate >= near)
+
+    def run_ns(self, rows: int) -> int:
+        """Time of a whole run of so many rows, as they are executed. Only for lanes with a table."""
+        return self.sums_ns[self.padded_rows(rows) or rows][-1]
+
+    def made_late(self, rows: int, now: int) -> int:
+        """How many rows in front of the queue a full batch of ``rows`` had better pass over: it would make them late.
+
+        Only where late rows are dropped, and only as many as leave enough rows to fill the batch. Those passed over
+        lose nothing that the batch would not have cost them too.
+        """
+        if self.spec.late != "drop" or len(self.queue) <= rows:
+            return 0
+        waiting = self.queue.peek(now, len(self.queue))
+        end_ns = now + self.run_ns(rows)
+        late = next((place for place, request in enumerate(waiting) if request.deadline_ns >= end_ns), len(waiting))
+        return max(0, min(late, len(waiting) - rows))
 
     def padded_rows(self, rows: int) -> int | None:
         """The next allowed size, when it is larger than ``rows``; None where no padding is needed."""

@@ -43,6 +43,15 @@ def test_the_first_row_selects_the_signature(core: Core) -> None:
     assert ids(queue.take(9, 9)) == [1, 3]
 
 
+def test_a_queue_is_uniform_while_all_its_rows_could_go_together(core: Core) -> None:
+    """One level and one signature; an empty queue is not."""
+    queue = core.queue()
+    assert not queue.uniform
+    for id, signature in enumerate("xxy"):
+        queue.push(row(id, at=id, signature=signature))
+        assert queue.uniform is (signature == "x")
+
+
 def test_an_empty_queue_has_no_head(core: Core) -> None:
     """Nothing waits: no head, no urgency, no window, no timeout."""
     queue = core.queue()

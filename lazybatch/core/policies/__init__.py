@@ -12,6 +12,7 @@ from lazybatch.core.policies.base import Choice, Policy, Start, View, Wait
 from lazybatch.core.policies.cellular import Cellular
 from lazybatch.core.policies.graph_batching import GraphBatching
 from lazybatch.core.policies.lazy_batching import LazyBatching
+from lazybatch.core.policies.oracle import Oracle
 from lazybatch.core.policies.serial import Serial
 from lazybatch.errors import InvalidInput
 
@@ -21,6 +22,7 @@ __all__ = [
     "Choice",
     "GraphBatching",
     "LazyBatching",
+    "Oracle",
     "Policy",
     "Serial",
     "Start",
@@ -36,6 +38,7 @@ _REGISTRY: dict[str, Callable[..., Policy]] = {
     "cellular": Cellular,
     "aimd": Aimd,
     "lazy": LazyBatching,
+    "oracle": Oracle,
 }
 
 
