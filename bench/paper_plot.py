@@ -44,7 +44,7 @@ def _policies(rows: Sequence[Row]) -> list[str]:
 def _style(policy: str) -> dict[str, Any]:
     """A policy looks the same in every picture; ours on top, windows thin and grey, cellular over GraphB(0) dotted."""
     if policy.startswith("graph:"):
-        shade = 0.55 + 0.35 * min(float(policy.partition(":")[2]), 100) / 100
+        shade = 0.45 + 0.35 * min(float(policy.partition(":")[2]), 100) / 100
         return {"color": f"{shade:.2f}", "linewidth": 1, "linestyle": "--"}
     style = {"color": COLOURS.get(policy, "C5"), "linewidth": 1.6, "marker": "o", "markersize": 3}
     if policy == "lookahead":
@@ -85,6 +85,8 @@ def _bounds(axis: Any, rows: Sequence[Row], across: str) -> None:
         for row in rows:
             if row["policy"] == "bounds" and key in row:
                 groups.setdefault(row[across], []).append(row[key])
+        if not groups:
+            continue
         places = sorted(groups)
         axis.plot(places, [statistics.median(groups[k]) for k in places], "k", linestyle=line, linewidth=1, label=label)
 
@@ -92,14 +94,23 @@ def _bounds(axis: Any, rows: Sequence[Row], across: str) -> None:
 def _panels(count: int) -> tuple[Any, Any]:
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, count, figsize=(4.4 * count + 0.6, 4), constrained_layout=True, squeeze=False)
-    return figure, axes[0]
+    columns = min(count, 4)
+    lines = -(-count // columns)
+    size = (max(6.0, 3.6 * columns + 0.6), 3.3 * lines + 0.9)
+    figure, axes = pyplot.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
+    for axis in axes.flat[count:]:
+        axis.set_axis_off()
+    return figure, axes.flat[:count]
 
 
 def _finish(figure: Any, axes: Any, title: str, path: Path) -> None:
     from matplotlib import pyplot
 
-    axes[0].legend(fontsize=6)
+    drawn = [axis.get_legend_handles_labels() for axis in axes]
+    handles = {label: handle for found in drawn for handle, label in zip(*found, strict=True)}
+    if handles:
+        columns = 4 if figure.get_figwidth() < 9 else 8
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=8)
     figure.suptitle(f"{title} (simulated)", fontsize=10)
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
