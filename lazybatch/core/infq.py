@@ -24,7 +24,7 @@ from itertools import islice
 from typing import Literal
 
 from lazybatch.core.deadlines import DeadlineOrder
-from lazybatch.core.request import Request
+from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.errors import InvalidInput, InvariantError, Overloaded
 
 
@@ -69,6 +69,7 @@ class InfQ:
         "_levels",
         "_live",
         "_retried",
+        "due_ns",
     )
 
     def __init__(
@@ -91,6 +92,8 @@ class InfQ:
         self._retried = 0
         self._alone_ns = alone_ns
         self._deadlines = DeadlineOrder(self._live)
+        self.due_ns = UNBOUNDED_NS
+        """Before this time neither `expire` nor `drop` has anything to do."""
         # (level, signature) -> its requests in order of arrival; no empty groups.
         self._groups: dict[tuple[int, Hashable], deque[Request]] = {}
 
@@ -117,6 +120,9 @@ class InfQ:
         self._append(request)
         if self._alone_ns is not None:
             self._deadlines.add(request)
+            self.due_ns = min(self.due_ns, request.deadline_ns - self._alone_ns + 1)
+        if self._levels and (end_ns := self._timeout_ns(request)) is not None:
+            self.due_ns = min(self.due_ns, end_ns)
 
     def requeue_alone(self, request: Request) -> None:
         """Put a row back that must now run without mates. Never refused: it was admitted before."""
@@ -252,6 +258,7 @@ class InfQ:
                     rejected.append(front)
                 else:
                     self._append(replace(front, priority=self._demoted_level))
+        self._find_due()
         return rejected
 
     def drop(self, now: int) -> list[Request]:
@@ -262,7 +269,12 @@ class InfQ:
             assert request is not None, "it is what becomes hopeless next"
             self._forget(request)
             hopeless.append(request)
+        self._find_due()
         return hopeless
+
+    def _find_due(self) -> None:
+        end_ns = self.next_timeout_ns()
+        self.due_ns = UNBOUNDED_NS if end_ns is None else end_ns
 
     def _hopeless_ns(self) -> int | None:
         """When the next row becomes hopeless: one nanosecond after its last chance to start alone."""
@@ -287,6 +299,9 @@ class InfQ:
             raise InvariantError(f"queue: {retried} retried rows, counted {self._retried}")
         if len(self._live) - retried > self._capacity:
             raise InvariantError(f"queue: {len(self._live) - retried} rows, capacity {self._capacity}")
+        end_ns = self.next_timeout_ns()
+        if end_ns is not None and end_ns < self.due_ns:
+            raise InvariantError(f"queue: something is due at {end_ns}, not only at {self.due_ns}")
         if self._alone_ns is not None:
             self._deadlines.validate([request for request in self if type(request.signature) is not Alone])
         for (level, signature), group in self._groups.items():

@@ -131,8 +131,9 @@ class Scheduler:
             return ()
         gone: list[Expired] = []
         for lane in self.lanes:
-            gone += [Expired(request.id, False) for request in lane.queue.expire(now)]
-            gone += [Expired(request.id, True) for request in lane.queue.drop(now)]
+            if now >= lane.queue.due_ns:
+                gone += [Expired(request.id, False) for request in lane.queue.expire(now)]
+                gone += [Expired(request.id, True) for request in lane.queue.drop(now)]
         for request_id, hopeless in gone:
             del self._located[request_id]
             if hopeless:

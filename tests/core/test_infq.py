@@ -325,6 +325,10 @@ def _disorder(queue: InfQ) -> None:
     queue._groups[(0, None)].reverse()
 
 
+def _be_late(queue: InfQ) -> None:
+    queue.due_ns += 1
+
+
 def _forget_a_deadline(queue: InfQ) -> None:
     queue._deadlines._heap.clear()
 
@@ -337,6 +341,7 @@ def _forget_a_deadline(queue: InfQ) -> None:
         (_miscount_retried, "0 retried rows, counted 1"),
         (_overfill, "2 rows, capacity 1"),
         (_misplace, "wrong group"),
+        (_be_late, "something is due at 41, not only at 42"),
         (_forget_a_deadline, "requests \\[0, 1\\] would never be found"),
     ],
 )
