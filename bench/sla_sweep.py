@@ -136,15 +136,16 @@ def prepare(chosen: argparse.Namespace) -> tuple[Setting, Any, list[Any]]:
         sizes = sorted({size for size in SIZES if size < most} | {most})
         table = lb.profile(model, sizes, budget_s=3.0 if chosen.quick else 20.0, inputs=inputs)
     rows_max = (chosen.max_batch_size or table.batch_sizes[-1]) if joinable(table) else 1
-    capacity = max(chosen.queue_capacity, rows_max)
-    return Setting(table, rows_max, capacity, graph_capacity_rps(table, rows_max), chosen.arrivals), model, inputs
+    waiting = max(chosen.queue_capacity, rows_max)
+    capacity_rps = graph_capacity_rps(table, rows_max)
+    return Setting(table, rows_max, waiting, capacity_rps, chosen.arrivals, chosen.late), model, inputs
 
 
 def main(chosen: argparse.Namespace) -> int:
     """Run the sweep, write what was found, and say what it means."""
     fill(chosen)
     check(chosen)
-    compared = variants(chosen.policy, live=chosen.live is not None)
+    compared = variants(chosen.policy)
     setting, model, inputs = prepare(chosen)
     wanted_ms = targets(chosen, setting.table)
     planned = list(sweep_runs.runs(compared, rates(chosen, setting.capacity_rps), chosen.seeds, wanted_ms))
@@ -152,7 +153,7 @@ def main(chosen: argparse.Namespace) -> int:
     report = Report("bench/sla_sweep.py", settings={**vars(chosen), "simulated": model is None})
     if model is None:
         progress("solving the control")
-        setting = replace(setting, controls=controls_for(compared, [setting.table], setting.rows_max))
+        setting = replace(setting, controls=controls_for(compared, [setting.lane()]))
         report.rows, found = sweep_simulated(chosen, setting, compared, planned)
     else:
         report.rows = sweep_live(setting, model, inputs, planned)
@@ -166,7 +167,7 @@ def main(chosen: argparse.Namespace) -> int:
 
 
 def _figures(report: Report, *, live: bool) -> None:
-    replaced = sum(row["policy_failures"] or 0 for row in report.rows)
+    replaced = sum(row["policy_failures"] for row in report.rows)
     report.figure("policy_failures", replaced, "0", replaced == 0)
     if live:
         failed = sum(row["failed"] for row in report.rows)

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.common import parser
 from bench.models import NAMES
-from bench.variants import USUAL, variants
+from bench.variants import USUAL
 from lazybatch.config import BATCH_SIZE_MAX, QUEUE_CAPACITY_MAX, whole
 from lazybatch.core.latency import LatencyTable
 from lazybatch.errors import InvalidInput
@@ -35,9 +35,9 @@ Then check the answer on the real model, which takes real time (runs x --seconds
 
   python bench/sla_sweep.py --live model.onnx --sla-ms 20 50 --policy graph:0 lookahead
 
-policies   {", ".join(USUAL)} (those that exist); graph:W is batching of
-           whole graphs with a window of W ms, what most servers offer; graph:0 takes all that wait whenever the
-           processor is free. Add aimd, cellular, or any other window.
+policies   {", ".join(USUAL)}; graph:W is batching of whole
+           graphs with a window of W ms, what most servers offer; graph:0 takes all that wait whenever the processor is
+           free. Add aimd, cellular, or any other window.
 targets    --sla-ms, or --sla-x as multiples of S(1), the time of one request on an idle machine. A target below S(1)
            cannot be met and is refused.
 rates      --load as shares of the capacity of the best batch size in the table, or --rate in requests per second.
@@ -76,6 +76,12 @@ def options() -> argparse.ArgumentParser:
     rate.add_argument("--load", nargs="+", type=float, help="rates as shares of capacity (0.2 0.35 0.5 0.65 0.8 0.95)")
     rate.add_argument("--rate", nargs="+", type=float, metavar="RPS", help="rates in requests per second")
     made.add_argument("--arrivals", choices=("poisson", "bursty"), default="poisson")
+    made.add_argument(
+        "--late",
+        choices=("serve", "drop"),
+        default="serve",
+        help="drop fails waiting requests that cannot make it (serve)",
+    )
     made.add_argument("--meet", type=float, default=99.0, metavar="PERCENT", help="of the requests within target (99)")
     made.add_argument("--seeds", type=int, metavar="N", help="runs of each point, with seeds 1 to N (3)")
     made.add_argument("--requests", type=int, metavar="N", help="simulated: requests of a run (3000)")
@@ -102,7 +108,7 @@ def fill(chosen: argparse.Namespace) -> None:
         "seconds": 1.0 if quick else 10.0,
     }
     if live and quick and chosen.policy is None:
-        chosen.policy = [one.title for one in variants(None, live=True) if one.title not in ("serial", "graph:25")]
+        chosen.policy = ["graph:0", "graph:5", "lazy", "lookahead"]
     for name, value in defaults.items():
         if getattr(chosen, name) is None:
             setattr(chosen, name, value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import lazybatch as lb
 from bench.live import Ends, ends, schedule, serve, warm
@@ -37,19 +37,36 @@ LATE_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all runs of a sweep share. capacity_rps: of the best batch size. kind: "poisson" or "bursty"."""
+    """What all runs of a sweep share. capacity_rps: of the best batch size. kind: "poisson" or "bursty".
+
+    late: what becomes of waiting requests that can no longer meet their target.
+    """
 
     table: LatencyTable
     rows_max: int
     queue_capacity: int
     capacity_rps: float
     kind: str = "poisson"
+    late: Literal["serve", "drop"] = "serve"
     controls: Mapping[str, Control] = field(default_factory=dict, repr=False)
 
     @property
     def alone_ms(self) -> float:
         """S(1): one request on an idle processor."""
         return self.table.whole_ns(1) / MS
+
+    def lane(self, sla_ns: int | None = None) -> LaneSpec:
+        """The model as the scheduler sees it."""
+        table = self.table
+        return LaneSpec(
+            NodeGraph.chain(table.model, table.nodes),
+            table,
+            self.rows_max,
+            queue_capacity=self.queue_capacity,
+            sla_ns=sla_ns,
+            joinable=joinable(table),
+            late=self.late,
+        )
 
     def arrivals_ns(self, rate_rps: float, requests: int, seed: int) -> list[int]:
         """When requests come; the same for every policy."""
@@ -90,19 +107,10 @@ def runs(
 
 def simulated(setting: Setting, run: Run) -> list[Row]:
     """The rows of one run in virtual time, one per target."""
-    table = setting.table
     told_ns = round(run.targets_ms[0] * MS)
-    lane = LaneSpec(
-        NodeGraph.chain(table.model, table.nodes),
-        table,
-        setting.rows_max,
-        queue_capacity=setting.queue_capacity,
-        sla_ns=told_ns,
-        joinable=joinable(table),
-    )
     arrivals_ns = setting.arrivals_ns(run.rate_rps, run.requests, run.seed)
-    requests = requests_from(arrivals_ns, table.model, sla_ns=told_ns)
-    result = simulate([lane], run.variant.simulated(setting.controls), requests)
+    requests = requests_from(arrivals_ns, setting.table.model, sla_ns=told_ns)
+    result = simulate([setting.lane(told_ns)], run.variant.simulated(setting.controls), requests)
     outcome = Ends(
         tuple(at_ns - arrivals_ns[0] for at_ns in arrivals_ns),
         tuple(result.latencies_ns.get(request.id) for request in requests),
@@ -128,6 +136,7 @@ def live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run) -> l
         sla=run.targets_ms[0] / 1e3,
         max_batch_size=setting.rows_max,
         queue_capacity=setting.queue_capacity,
+        late=setting.late,
         **run.variant.live(),
     ) as batcher:
         warm(batcher, inputs, setting.rows_max)
@@ -138,7 +147,7 @@ def live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run) -> l
         "mean_batch": _quotient(after.completed - before.completed, after.batches - before.batches),
         "preemptions": after.preemptions - before.preemptions,
         "merges": after.merges - before.merges,
-        "policy_failures": getattr(after, "policy_failures", None),
+        "policy_failures": after.policy_failures - before.policy_failures,
     }
     return [row | counted for row in _rows(setting, run, outcome, simulated=False)]
 

@@ -7,23 +7,24 @@ Must not know: loads, models' files, what is measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lazybatch import policies
 from lazybatch.config import to_ns
-from lazybatch.core import policies
+from lazybatch.controls import control_of
 from lazybatch.core.control import Control
+from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies.base import Policy
 from lazybatch.core.policies.lookahead import Lookahead
 from lazybatch.errors import InvalidInput
-from lazybatch.solver import solve
 
 BLIND = ("serial", "graph", "cellular")
 """Policies that do the same whatever the SLA target."""
 USUAL = ("serial", "graph:0", "graph:5", "graph:25", "lazy", "oracle", "lookahead")
-"""What a sweep compares, as far as it exists."""
+"""What is compared where nobody says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +48,26 @@ class Variant:
     @property
     def consults(self) -> bool:
         """Whether it needs the solved control of every model."""
-        return self.policy == "lookahead"
+        return self.policy == policies.LOOKAHEAD
 
     def simulated(self, controls: Mapping[str, Control]) -> Policy:
         """A fresh policy object for the simulator. controls: by model name, where the policy `consults` them."""
         if self.consults:
             return Lookahead(controls)
         if self.is_graph:
-            return policies.by_name("graph", window_ns=to_ns(self.window_s))
-        return policies.by_name(self.policy)
+            return policies.make_policy("graph", (), window_ns=to_ns(self.window_s))
+        return policies.make_policy(self.policy, ())
 
     def live(self) -> dict[str, Any]:
         """Options of `lazybatch.LazyBatcher`."""
         return {"policy": self.policy, "max_delay": self.window_s}
 
 
-def known(*, live: bool) -> tuple[str, ...]:
-    """Names of policies: those a batcher takes, or those that can be simulated."""
-    names = policies.names()
-    return names if live or "lookahead" in names else (*names, "lookahead")
-
-
-def variant(text: str, *, live: bool = False) -> Variant:
+def variant(text: str) -> Variant:
     """Read "policy" or "graph:WINDOW_MS". Raises `InvalidInput` naming what is wrong."""
     name, colon, window = text.partition(":")
-    if name not in known(live=live):
-        raise InvalidInput(f"unknown policy {name!r}; known are {', '.join(known(live=live))}, and graph:WINDOW_MS")
+    if name not in policies.names():
+        raise InvalidInput(f"unknown policy {name!r}; known are {', '.join(policies.names())}, and graph:WINDOW_MS")
     if not colon:
         return Variant("graph:0" if name == "graph" else name, name)
     try:
@@ -84,18 +79,16 @@ def variant(text: str, *, live: bool = False) -> Variant:
     return Variant(f"graph:{window_ms:g}", name, window_ms / 1e3)
 
 
-def variants(texts: Iterable[str] | None, *, live: bool = False) -> list[Variant]:
-    """The variants of these names, each once; None: the `USUAL` ones that exist. Raises as `variant` does."""
-    if texts is None:
-        texts = [text for text in USUAL if text.partition(":")[0] in known(live=live)]
-    return list(dict.fromkeys(variant(text, live=live) for text in texts))
+def variants(texts: Iterable[str] | None) -> list[Variant]:
+    """The variants of these names, each once; None: the `USUAL` ones. Raises as `variant` does."""
+    return list(dict.fromkeys(variant(text) for text in (USUAL if texts is None else texts)))
 
 
-def controls_for(chosen: Iterable[Variant], tables: Sequence[LatencyTable], rows_max: int) -> dict[str, Control]:
-    """The controls that these variants consult, by model; seconds of work, and none where nobody asks."""
+def controls_for(chosen: Iterable[Variant], lanes: Iterable[LaneSpec]) -> dict[str, Control]:
+    """The controls that these variants consult, by model; none where nobody asks. Part of a second's work each."""
     if not any(one.consults for one in chosen):
         return {}
-    return {table.model: solve(table, rows_max, joinable=joinable(table)) for table in tables}
+    return {spec.graph.model: control_of(spec) for spec in lanes}
 
 
 def joinable(table: LatencyTable) -> bool:

@@ -114,9 +114,8 @@ class _Run:
         self.scheduler = Scheduler(lanes, policy)
         self.times_ns = {lane.model: lane.times_ns for lane in self.scheduler.lanes}
         for model, table in durations.items():
-            spec = replace(
-                self.scheduler.lane_of(model).spec, latency=table
-            )  # which checks that its nodes are the same
+            # Making the spec checks that the nodes are the same.
+            spec = replace(self.scheduler.lane_of(model).spec, latency=table)
             self.times_ns[model] = table.dense_ns(spec.max_batch_size)
         self.requests = requests
         self.observers = Observers(observers)

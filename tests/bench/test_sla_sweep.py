@@ -40,7 +40,7 @@ def test_runs_of_one_point_stand_side_by_side() -> None:
 def test_a_simulated_run(title: str, kind: str) -> None:
     """Rows are reproducible, one per target; a looser target is met more often; the first tenth is not judged."""
     one = variant(title)
-    setting = replace(SETTING, kind=kind, controls=controls_for([one], [TOY], 8))
+    setting = replace(SETTING, kind=kind, controls=controls_for([one], [SETTING.lane()]))
     run = Run(one, 100.0, 1, 200, (8.0, 60.0) if not one.sees_target else (60.0,))
     rows = sweep_runs.simulated(setting, run)
     assert rows == sweep_runs.simulated(setting, run)
@@ -59,6 +59,14 @@ def test_refused_requests_miss_the_target() -> None:
     (row,) = sweep_runs.simulated(setting, Run(variant("serial"), 400.0, 1, 200, (1000.0,)))
     assert row["refused"] > 20
     assert row["violations"] == pytest.approx(1 - row["answered"] / row["judged"])
+
+
+def test_dropping_those_that_cannot_make_it() -> None:
+    """Past saturation, dropping what is hopeless leaves more requests within their target than serving all late."""
+    run = Run(variant("graph"), 1000.0, 1, 400, (30.0,))
+    serve, drop = (sweep_runs.simulated(replace(SETTING, late=late), run)[0] for late in ("serve", "drop"))  # type: ignore[arg-type]
+    assert serve["refused"] == 0 < drop["refused"]
+    assert serve["met"] < drop["met"]
 
 
 def _row(rate_rps: float, met: int, seed: int = 1, policy: str = "p") -> dict[str, Any]:
