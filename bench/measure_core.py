@@ -52,6 +52,11 @@ class Timed:
         self.all_ns: list[int] = []
         self.fresh_ns: list[int] = []
 
+    def clear(self) -> None:
+        """Forget the warm-up."""
+        self.all_ns.clear()
+        self.fresh_ns.clear()
+
     def arrived(self, request: Request) -> None:
         """Pass it on; the next decision is fresh."""
         self._news = True
