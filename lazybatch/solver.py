@@ -33,9 +33,9 @@ from lazybatch.errors import InvalidInput
 Vector = NDArray[np.float64]
 Actions = NDArray[np.int64]
 
-SOLVER = 2
+SOLVER = 3
 """Raised whenever the same times would be solved differently than before."""
-LOADS = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.27, 0.35, 0.43, 0.51, 0.59, 0.67, 0.75, 0.82, 0.88, 0.93, 0.97)
+LOADS = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.27, 0.35, 0.43, 0.51, 0.59, 0.67, 0.75, 0.82, 0.88, 0.92, 0.95, 0.98)
 """Loads (rate over the best capacity) a control is solved for."""
 ROWS_WEIGHED = 256
 """The largest batch size that is weighed against others."""
