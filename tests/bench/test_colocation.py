@@ -10,6 +10,8 @@ import pytest
 
 from bench import colocation
 from bench.common import Report, run_script
+from tests.onnx_models import save
+from tests.partition.parts import text_model
 
 
 def _run(way: str, seed: int, stream: str, latencies_ms: list[float], rate: float = 10.0) -> dict[str, Any]:
@@ -43,13 +45,17 @@ def test_the_comparison_pools_seeds(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_script(tmp_path: Path) -> None:
-    """Two trained models, split and whole, on the same arrivals: all calls are answered on both sides."""
+    """Two models, split and whole, on the same arrivals: all calls are answered on both sides."""
+    files = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
+    for path in files:
+        save(text_model("g (float[N,64] x) => (float[N,64] y) { a = Tanh(x) y = Neg(a) }"), path)
     file = tmp_path / "colocation.json"
-    arguments = ["--long", "ppocr-rec", "--seconds", "0.5", "--seeds", "1", "--quick", "--json", str(file)]
-    colocation.main(colocation.options().parse_args([*arguments, "--load-long", "0.1", "--load-short", "0.05"]))
+    arguments = ["--long", str(files[0]), "--short", str(files[1]), "--seconds", "0.2", "--seeds", "1", "--quick"]
+    arguments += ["--load-long", "0.005", "--load-short", "0.01", "--json", str(file)]
+    colocation.main(colocation.options().parse_args(arguments))
     document = json.loads(file.read_text())
     models = {row["stream"]: row for row in document["rows"] if row["what"] == "model"}
-    assert models["long"]["nodes"] > 1
+    assert set(models) == {"long", "short"}
     runs = [row for row in document["rows"] if row["what"] == "run"]
     assert {(row["way"], row["stream"]) for row in runs} == {
         (way, stream) for way in ("whole", "lookahead") for stream in ("short", "long")
