@@ -42,8 +42,8 @@ ROWS_WEIGHED = 256
 
 _STATES_MIN = 80
 _ROUNDS_SETTLED = 60
-"""Rounds that no longer lower the gain before that is enough. States hardly visited settle one after the other, in fewer
-rounds; more mean that rounding makes two policies take turns."""
+"""Rounds that no longer lower the gain before that is enough. States hardly visited settle one after the other, in
+fewer rounds; more mean that rounding makes two policies take turns."""
 _HORIZON_POINTS = 40
 _TIE = 1e-9
 _LEAK = 1e-12
