@@ -30,7 +30,7 @@ from lazybatch.core.lane import Lane
 from lazybatch.core.policies.base import Choice, Comparison, Start, Stay, View, Wait, most_urgent_first
 from lazybatch.core.policies.prediction import Running, drain
 from lazybatch.core.policies.prospect import Prospect
-from lazybatch.core.request import Request
+from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.task import Reason
 
 TAIL_WEIGHT = 6.0
@@ -85,14 +85,18 @@ class Lookahead:
     # -- at a node boundary --------------------------------------------------------------------------------------
 
     def _preempt_or_stay(self, view: View, now: int) -> Choice:
-        self._prospect.look(view.lanes, now)
         candidates = [(lane, rows) for lane in view.lanes if (rows := self._newcomers(lane, view, now))]
         if not candidates:
             return None
-        stay = best = self._score_in_flight(view, None, 0, now)
+        self._prospect.look(view.lanes, now)
+        running = [
+            Running(view.lane_of(e.model), e.cursor, len(e.requests), e.signature, (e.deadlines_ns,), e.requests)
+            for e in view.stack
+        ]
+        stay = best = self._score_in_flight(running.copy(), None, 0, now)
         chosen: Lane | None = None
         for lane, rows in candidates:
-            score = self._score_in_flight(view, lane, rows, now)
+            score = self._score_in_flight(running.copy(), lane, rows, now)
             if score.cost_ns < best.cost_ns or (self._levels and _outranks(lane, view, now)):
                 best, chosen, chosen_rows = score, lane, rows
         if chosen is None:
@@ -105,7 +109,7 @@ class Lookahead:
         """Rows of a lane that may preempt now, and can merge with what it has in flight; 0 for none."""
         head = lane.queue.head(now)
         room = lane.rows_max - lane.table.rows
-        if head is None or room <= 0:
+        if head is None or room <= 0 or self._crowded_rows(lane):
             return 0
         rows = 1 if type(head.signature) is Alone or not lane.spec.joinable else _compatible(lane, room, now)
         top = lane.table.top
@@ -120,13 +124,9 @@ class Lookahead:
         time_ns = lane.run_ns(rows)
         return 0 if any(_unwilling(entry, view, lane, time_ns, now) for entry in view.stack) else rows
 
-    def _score_in_flight(self, view: View, lane: Lane | None, rows: int, now: int) -> Score:
+    def _score_in_flight(self, stack: list[Running], lane: Lane | None, rows: int, now: int) -> Score:
         """The measure of going on (no lane), or of starting ``rows`` of a lane on top of what is in flight."""
         prospect = self._prospect
-        stack = [
-            Running(view.lane_of(e.model), e.cursor, len(e.requests), e.signature, (e.deadlines_ns,), e.requests)
-            for e in view.stack
-        ]
         if lane is not None:
             head = lane.queue.head(now)
             assert head is not None, "newcomers were counted"
@@ -179,10 +179,25 @@ class Lookahead:
     def _sizes(self, lane: Lane, now: int) -> set[int]:
         """Numbers of rows worth comparing: what the control advises; with deadlines also all, half and one."""
         fits = _startable(lane, now)
+        if rows := self._crowded_rows(lane):
+            return {min(fits, rows)}
         sizes = {min(self._prospect.advice(lane, len(lane.queue)) or fits, fits)}
         if self._prospect.left[lane.model].deadlines_ns:
             sizes |= {fits, max(1, fits // 2), 1}
         return sizes
+
+    def _crowded_rows(self, lane: Lane) -> int:
+        """Rows per batch where some of those that wait will have to be dropped; 0 where that is not to be expected.
+
+        What counts then is how many are served in time: in batches of the best throughput that take at most half the
+        SLA target, so that a row may arrive just after one has started and still be in time with the next.
+        """
+        if lane.spec.late != "drop":
+            return 0
+        rows, sla_ns = lane.rows_best, self._prospect.sla_ns.get(lane.model, UNBOUNDED_NS)
+        while rows > 1 and 2 * lane.run_ns(rows) > sla_ns:
+            rows -= 1
+        return rows if len(lane.queue) > rows else 0
 
     def _score_start(self, lane: Lane, rows: int, now: int) -> Score:
         time_ns = lane.run_ns(rows)
