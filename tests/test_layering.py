@@ -81,7 +81,10 @@ RULES: dict[str, Rule] = {
         ("errors", "config", "core", "executors.base", "executors.callable", "metrics", "engine"), _third("numpy")
     ),
     "simulator": Rule(
-        ("errors", "config", "core", "executors.base", "executors.simulated", "workload", "metrics", "trace"),
+        (
+            *("errors", "config", "core", "workload", "metrics", "trace"),
+            *("executors.base", "executors.simulated", "executors.simulated_loops"),
+        ),
         _third("numpy"),
     ),
     "profiler": Rule((*SHELL, "executors"), _third("numpy rich")),

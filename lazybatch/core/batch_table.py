@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import merge as merge_sorted
 
+from lazybatch.core.progress import Progress
 from lazybatch.core.request import Request
 from lazybatch.core.task import Merge
 from lazybatch.errors import InvariantError
@@ -22,7 +23,7 @@ class SubBatch:
 
     cursor: index of the node to run next. deadlines_ns: the rows' deadlines, ascending.
     padded_rows: rows executed when more than the live rows (allowed sizes), else None; a padded sub-batch never merges.
-    doomed: ids cancelled while a node runs; they leave at its end.
+    doomed: ids cancelled while a node runs; they leave at its end. progress: of its rows where it stands in a loop.
     """
 
     __slots__ = (
@@ -32,6 +33,7 @@ class SubBatch:
         "id",
         "model",
         "padded_rows",
+        "progress",
         "requests",
         "running",
         "signature",
@@ -51,6 +53,7 @@ class SubBatch:
         self.started_ns = started_ns
         self.running = False
         self.doomed: set[int] = set()
+        self.progress: Progress | None = None
 
     def __len__(self) -> int:
         return len(self.requests)

@@ -15,6 +15,8 @@ from lazybatch.core.batch_table import BatchTable
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import InfQ, PriorityLevel
 from lazybatch.core.latency import LatencyTable
+from lazybatch.core.loop_table import LoopTable
+from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.errors import InvalidInput, TableMismatch
 
 _NEAR_BEST = 0.98
@@ -85,6 +87,7 @@ class Lane:
     """
 
     __slots__ = (
+        "loops",
         "model",
         "nodes",
         "queue",
@@ -97,18 +100,40 @@ class Lane:
         "times_ns",
     )
 
-    def __init__(self, spec: LaneSpec) -> None:
+    def __init__(self, spec: LaneSpec, *, whole: bool = False) -> None:
         self.spec = spec
         self.model = spec.graph.model
         self.nodes = len(spec.graph)
+        self.loops = spec.graph.loops
         self.rows_max = spec.max_batch_size if spec.joinable else 1
-        self.table = BatchTable(self.nodes, self.rows_max, spec.allowed_sizes)
+        self.table: BatchTable | LoopTable
+        if self.loops:
+            self.table = LoopTable(spec.graph, self.rows_max, spec.allowed_sizes, whole=whole)
+        else:
+            self.table = BatchTable(self.nodes, self.rows_max, spec.allowed_sizes)
         self.times_ns = None if spec.latency is None else spec.latency.dense_ns(spec.max_batch_size)
         self.sums_ns = () if self.times_ns is None else self._sums(self.times_ns)
         self.single_left_ns = None if spec.latency is None else spec.latency.remaining_ns(1)
         self.rows_best = self.rows_max if spec.latency is None else self._rows_best()
         alone_ns = self.run_ns(1) if spec.late == "drop" else None
         self.queue = InfQ(spec.queue_capacity, levels=spec.levels, ageing_ns=spec.ageing_ns, alone_ns=alone_ns)
+
+    def check(self, request: Request) -> None:
+        """Raise `InvalidInput` for trips that do not fit the graph's loops."""
+        trips = request.trips
+        if trips and len(trips) != len(self.loops):
+            raise InvalidInput(
+                f"model {self.model!r}: request {request.id} states {len(trips)} numbers of trips, "
+                f"the graph has {len(self.loops)} loops"
+            )
+        for loop, count in zip(self.loops, trips, strict=False):
+            most = UNBOUNDED_NS if loop.trips_max is None else loop.trips_max
+            if count is not None and not 1 <= count <= most:
+                limit = "" if loop.trips_max is None else f" and at most {most}"
+                raise InvalidInput(
+                    f"model {self.model!r}: request {request.id} makes {count!r} trips in loop {loop.name!r}; "
+                    f"they must be at least 1{limit}"
+                )
 
     def _sums(self, times_ns: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
         executed = [self.padded_rows(rows) or rows for rows in range(self.spec.max_batch_size + 1)]
@@ -149,7 +174,7 @@ class Lane:
         Only allowed sizes restrict it: padded sub-batches never merge, and a merged one must be of an allowed size.
         """
         sizes = self.spec.allowed_sizes
-        if not sizes or not len(self.table):
+        if not sizes or self.loops or not len(self.table):
             return rows
         entries = list(self.table)
         if any(entry.padded_rows is not None for entry in entries):

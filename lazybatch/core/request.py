@@ -21,6 +21,8 @@ class Request:
     signature: rows join only when their signatures are equal (shapes without the batch axis, unbatched inputs, bucket).
     size: length or tokens of the row, for token budgets; 1 where it has no meaning.
     priority: larger is more urgent.
+    trips: one entry per loop of the model's graph: how many iterations this row makes there, where that is known
+    beforehand, None where only its run tells. Empty: None for every loop.
     """
 
     id: int
@@ -30,3 +32,8 @@ class Request:
     signature: Hashable = None
     size: int = 1
     priority: int = 0
+    trips: tuple[int | None, ...] = ()
+
+    def trips_in(self, loop: int) -> int | None:
+        """Iterations of this row in the loop of that number, where they are known beforehand."""
+        return self.trips[loop] if self.trips else None

@@ -11,16 +11,28 @@ the active sub-batch simply goes on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import Lane, LaneSpec
+from lazybatch.core.loop_table import LoopTable
 from lazybatch.core.policies.base import Choice, Policy, Start, Stay, Wait
 from lazybatch.core.policies.graph_batching import GraphBatching
 from lazybatch.core.request import Request
-from lazybatch.core.task import Cancellation, Comparison, Completion, Expired, Failure, Merge, Reason, Task, Where
+from lazybatch.core.task import (
+    Cancellation,
+    Comparison,
+    Completion,
+    Expired,
+    Failure,
+    Merge,
+    Reason,
+    Split,
+    Task,
+    Where,
+)
 from lazybatch.errors import InvalidInput, InvariantError
 
 _NOTHING = Completion()
@@ -72,9 +84,10 @@ class Scheduler:
                 raise InvalidInput(f"two models are called {spec.graph.model!r}")
             if policy.needs_table and spec.latency is None:
                 raise InvalidInput(f"policy {policy!r} needs a latency table for model {spec.graph.model!r}")
-            if processors > 1 and len(spec.graph) > 1:
-                raise InvalidInput(f"model {spec.graph.model!r} has {len(spec.graph)} nodes: one processor only")
-            self._by_model[spec.graph.model] = Lane(spec)
+            if processors > 1 and (len(spec.graph) > 1 or spec.graph.loops):
+                what = "loops" if spec.graph.loops else f"{len(spec.graph)} nodes"
+                raise InvalidInput(f"model {spec.graph.model!r} has {what}: one processor only")
+            self._by_model[spec.graph.model] = Lane(spec, whole=getattr(policy, "whole_batches", False))
         self.lanes: tuple[Lane, ...] = tuple(self._by_model.values())
         self.stack: list[SubBatch] = []
         self.draining = False
@@ -118,6 +131,8 @@ class Scheduler:
         lane = self._by_model.get(request.model) or self.lane_of(request.model)
         if request.id in self._located:
             raise InvalidInput(f"request id {request.id} is in use")
+        if request.trips:
+            lane.check(request)
         lane.queue.push(request)
         if self._on_arrival is not None:
             self._tell(self._on_arrival, request)
@@ -232,8 +247,12 @@ class Scheduler:
         times = [self._wakeup_ns, *(lane.queue.next_timeout_ns() for lane in self.lanes if self._timed)]
         return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
-    def complete(self, task: Task, now: int) -> Completion:
-        """The task's node ran. Advances its sub-batch; says who leaves and what merges."""
+    def complete(self, task: Task, now: int, done: Collection[int] = ()) -> Completion:
+        """The task's node ran. Advances its sub-batch; says who leaves and what merges.
+
+        done: where this was the last node of a loop's body, the rows that were found to be done with the loop. Rows
+        whose trips are known leave by themselves.
+        """
         entry = self._sub_batches[task.sub_batch]
         lane = self._by_model[task.model]
         entry.running = False
@@ -241,22 +260,53 @@ class Scheduler:
         evicted = self._evict_doomed(lane, entry) if entry.doomed else ()
         if not entry.requests:
             self._forget(entry)
-            return Completion(evicted, (), self._merge(lane))
+            return Completion(evicted, (), None, self._merge(lane))
+        if lane.loops:
+            return self._advance(lane, entry, evicted, done, now)
         entry.cursor += 1
         if entry.cursor < lane.nodes:
             if len(self.stack) == 1:  # nothing to meet
                 return Completion(evicted) if evicted else _NOTHING
             merges = self._merge(lane)
-            return Completion(evicted, (), merges) if merges or evicted else _NOTHING
-        finished = entry.ids()
+            return Completion(evicted, (), None, merges) if merges or evicted else _NOTHING
+        return Completion(evicted, self._finish(lane, entry, now), None, self._merge(lane))
+
+    def _advance(
+        self, lane: Lane, entry: SubBatch, evicted: tuple[int, ...], done: Collection[int], now: int
+    ) -> Completion:
+        """Where the graph has loops: rows may leave one while others of their sub-batch stay in it."""
+        table = lane.table
+        assert isinstance(table, LoopTable), "lanes with loops have one"
+        leavers = table.advance(entry, done)
+        finished: tuple[int, ...] = ()
+        split: Split | None = None
+        if entry.cursor == lane.nodes:
+            finished = self._finish(lane, entry, now)
+        elif leavers.requests:
+            ids = tuple([request.id for request in leavers.requests])
+            if leavers.cursor == lane.nodes:
+                finished = self._left(ids)
+            else:
+                other = self._open(lane, list(leavers.requests), leavers.cursor, entry.started_ns)
+                split = Split(lane.model, entry.id, other.id, ids)
+        elif len(self.stack) == 1 and not (evicted or leavers.truncated):
+            return _NOTHING
+        return Completion(evicted, finished, split, self._merge(lane), leavers.truncated)
+
+    def _finish(self, lane: Lane, entry: SubBatch, now: int) -> tuple[int, ...]:
+        """The last node of a sub-batch has run: it is over, and its rows are finished."""
+        finished = self._left(entry.ids())
         lane.table.remove(entry)
         self._forget(entry)
+        if self._on_completion is not None:
+            self._tell(self._on_completion, entry, now)
+        return finished
+
+    def _left(self, finished: tuple[int, ...]) -> tuple[int, ...]:
         for request_id in finished:
             del self._located[request_id]
         self.counts.finished += len(finished)
-        if self._on_completion is not None:
-            self._tell(self._on_completion, entry, now)
-        return Completion(evicted, finished, self._merge(lane))
+        return finished
 
     def fail(self, task: Task, now: int) -> Failure:
         """The task's node raised. Its sub-batch is over: a row that ran alone fails, others go back to run one by one.
@@ -289,15 +339,27 @@ class Scheduler:
         lane = choice.lane
         requests = lane.queue.take(now, choice.rows, choice.size_budget, choice.skip)
         self._waiting -= len(requests)
-        entry = SubBatch(self._next_sub_batch, lane.model, requests, lane.padded_rows(len(requests)), now)
+        entry = self._open(lane, requests, 0, now)
+        opened = entry.ids()
+        if lane.loops and self._merge(lane):  # others already stand at the first node: it is a loop's
+            target = self._located[opened[0]][1]
+            assert target is not None, "it was merged into"
+            preempted = None if active is target or active is None else active.id
+            return self._dispatch(target, opened, preempted, choice.reason, choice.comparison, now, entry.id)
+        preempted = None if active is None else active.id
+        return self._dispatch(entry, opened, preempted, choice.reason, choice.comparison, now)
+
+    def _open(self, lane: Lane, requests: list[Request], cursor: int, started_ns: int) -> SubBatch:
+        """A new sub-batch on top of everything."""
+        entry = SubBatch(self._next_sub_batch, lane.model, requests, lane.padded_rows(len(requests)), started_ns)
+        entry.cursor = cursor
         self._next_sub_batch += 1
         self._sub_batches[entry.id] = entry
         lane.table.push(entry)
         self.stack.append(entry)
         for request in requests:
             self._located[request.id] = (lane, entry)
-        preempted = None if active is None else active.id
-        return self._dispatch(entry, entry.ids(), preempted, choice.reason, choice.comparison, now)
+        return entry
 
     def _dispatch(
         self,
@@ -307,6 +369,7 @@ class Scheduler:
         reason: Reason,
         comparison: Comparison | None,
         now: int,
+        joined: int | None = None,
     ) -> Task:
         entry.running = True
         self._running += 1
@@ -323,20 +386,29 @@ class Scheduler:
                 preempted,
                 reason,
                 comparison,
+                joined,
             ),
         )
         self.decisions.append(_new(Decision, (now, task)))
         return task
 
     def _merge(self, lane: Lane) -> tuple[Merge, ...]:
-        """Merge what meets on top of the lane's stack; the merged sub-batch takes the place of the newer one."""
+        """Merge what meets in the lane's stack; the merged sub-batch takes the place of the newer one.
+
+        But rows of the same model that lie between the two stay above: they have left the loop that these are in.
+        """
         if len(lane.table) < 2:
             return ()
         merges = lane.table.merge()
+        stack = self.stack
         for merge in merges:
             source, target = self._sub_batches.pop(merge.source), self._sub_batches[merge.target]
-            self.stack.remove(target)
-            self.stack[self.stack.index(source)] = target
+            lower, upper = stack.index(target), stack.index(source)
+            if any(entry.model == lane.model for entry in stack[lower + 1 : upper]):
+                del stack[upper]
+            else:
+                stack[upper] = target
+                del stack[lower]
             for request in source.requests:
                 self._located[request.id] = (lane, target)
         return merges
@@ -378,6 +450,8 @@ class Scheduler:
         tabled = [entry for lane in self.lanes for entry in lane.table]
         if {entry.id for entry in tabled} != {entry.id for entry in self.stack} or len(tabled) != len(self.stack):
             raise InvariantError(f"scheduler: stack {self.stack} but tables {tabled}")
+        if tabled != [entry for lane in self.lanes for entry in self.stack if entry.model == lane.model]:
+            raise InvariantError(f"scheduler: stack {self.stack} in another order than tables {tabled}")
         if {entry.id: entry for entry in tabled} != self._sub_batches:
             raise InvariantError(f"scheduler: tables {tabled} but index {self._sub_batches}")
         if sum(entry.running for entry in tabled) != self._running or not 0 <= self._running <= self._processors:

@@ -1,7 +1,7 @@
 """What the scheduler tells its driver.
 
-Owns: the frozen records that leave the core: `Task`, `Comparison`, `Merge`, `Completion`, `Failure`, `Expired`,
-`Cancellation`, and the `Reason` every decision carries.
+Owns: the frozen records that leave the core: `Task`, `Comparison`, `Merge`, `Split`, `Completion`, `Failure`,
+`Expired`, `Cancellation`, and the `Reason` every decision carries.
 Must not know: how any of it is carried out.
 
 Tuples rather than frozen dataclasses where a record is made on every dispatch: they are as immutable and several
@@ -26,6 +26,7 @@ class Reason(StrEnum):
     START_IDLE = "start: processor is free"
     START_DRAIN = "start: draining, no further row can come"
     START_LATE = "start: already late, the largest batch"
+    JOIN_STEP = "join: newcomers enter the running loop"
     STAY_CHEAPER = "continue: newcomers wait, predicted to cost less"
     PREEMPT_CHEAPER = "preempt: newcomers catch up, predicted to cost less"
     PREEMPT_SLACK = "preempt: newcomers catch up, slack allows it"
@@ -37,6 +38,18 @@ class Merge(NamedTuple):
     model: str
     target: int
     source: int
+
+
+class Split(NamedTuple):
+    """Rows leave a loop before the others: they are now sub-batch ``target``, new, at the node behind the loop.
+
+    ``source`` goes on with its other rows, at the loop's first node. requests: those that leave, in row order.
+    """
+
+    model: str
+    source: int
+    target: int
+    requests: tuple[int, ...]
 
 
 class Comparison(NamedTuple):
@@ -55,6 +68,8 @@ class Task(NamedTuple):
     rows: live rows in the sub-batch; padded_rows: rows to execute (>= rows; more where only some sizes are allowed).
     preempted: id of the sub-batch that was active at the last node boundary and has been parked for this one, or None.
     comparison: what the policy compared to decide so, where it did.
+    joined: where the newcomers stand where ``sub_batch`` already does, before a loop that is the graph's first stage:
+    the sub-batch that ``opened`` forms for a moment, to be merged into ``sub_batch`` before the node runs. Else None.
     """
 
     model: str
@@ -66,19 +81,26 @@ class Task(NamedTuple):
     preempted: int | None
     reason: Reason
     comparison: Comparison | None = None
+    joined: int | None = None
 
 
 class Completion(NamedTuple):
-    """What a finished task led to, in the order a driver must apply it: evicted, then finished or merges.
+    """What a finished task led to, in the order a driver must apply it: evicted, finished, split, merges.
 
     evicted: requests that were cancelled while the task ran; they leave the sub-batch now and have no result.
-    finished: requests whose last node this was. When any finish, the whole sub-batch is over.
+    finished: requests whose last node this was. The sub-batch is over when they are all it has left; where the last
+    stage is a loop it may go on with the others.
+    split: requests that leave a loop for what follows it, while others stay.
     merges: sub-batches to join now, in order.
+    truncated: those among the requests which leave a loop now, or wait in it for others that their policy does not
+    leave behind, that were not done: the loop's maximum ended them.
     """
 
     evicted: tuple[int, ...] = ()
     finished: tuple[int, ...] = ()
+    split: Split | None = None
     merges: tuple[Merge, ...] = ()
+    truncated: tuple[int, ...] = ()
 
 
 class Failure(NamedTuple):

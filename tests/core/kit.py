@@ -153,10 +153,8 @@ class Ledger:
             return None
         lane = self.scheduler.lane_of(task.model)
         if task.opened:
-            assert task.sub_batch not in self.members
-            assert task.node == 0
             assert not lane.spec.allowed_sizes or task.padded_rows in lane.spec.allowed_sizes
-            self.members[task.sub_batch] = dict.fromkeys(task.opened, 0)
+            self._opened(task)
         ids = self.members[task.sub_batch]
         assert set(ids.values()) == {task.node}, "all rows of a sub-batch stand at the node that runs"
         assert task.rows == len(ids) <= task.padded_rows
@@ -166,6 +164,11 @@ class Ledger:
         assert all(other.sub_batch != task.sub_batch for other in self.running)
         self.running.append(task)
         return task
+
+    def _opened(self, task: Task) -> None:
+        assert task.sub_batch not in self.members
+        assert task.node == 0
+        self.members[task.sub_batch] = dict.fromkeys(task.opened, 0)
 
     def _check_mates(self, lane: Lane, ids: dict[int, int]) -> None:
         assert len({self.requests[request_id].signature for request_id in ids}) == 1, "a signature never mixes"
@@ -221,7 +224,7 @@ class Ledger:
             target.update(source)
             lane = self.scheduler.lane_of(merge.model)
             assert len(target) <= lane.rows_max
-            assert not lane.spec.allowed_sizes or len(target) in lane.spec.allowed_sizes
+            assert not lane.spec.allowed_sizes or lane.loops or len(target) in lane.spec.allowed_sizes
             self._check_mates(lane, target)
 
     def finish(self, now: int, *, steps_max: int = 10_000) -> int:

@@ -1,10 +1,10 @@
-"""Node graphs: chains with names."""
+"""Node graphs: chains with names, and loops over them."""
 
 from __future__ import annotations
 
 import pytest
 
-from lazybatch.core.graph import Node, NodeGraph
+from lazybatch.core.graph import Loop, Node, NodeGraph, Stage
 from lazybatch.errors import InvalidInput
 
 
@@ -26,3 +26,27 @@ def test_two_nodes_of_one_name_are_refused() -> None:
     """Latency tables are keyed by node name, so a name that occurs twice is an error that says which."""
     with pytest.raises(InvalidInput, match="'net': two nodes are called 'b'"):
         NodeGraph.chain("net", ["a", "b", "c", "b"])
+
+
+def test_stages_are_chains_and_loops_in_order() -> None:
+    """A graph is told as its parts, which together are all nodes; a static one is a single chain."""
+    graph = NodeGraph.chain("net", "abcdef", [Loop("in", 1, 2), Loop("out", 3, 5)])
+    assert graph.stages() == (Stage(0, 1, None), Stage(1, 2, 0), Stage(2, 3, None), Stage(3, 5, 1), Stage(5, 6, None))
+    assert NodeGraph.chain("net", "ab").stages() == (Stage(0, 2, None),)
+    assert NodeGraph.chain("net", "ab", [Loop("all", 0, 2)]).stages() == (Stage(0, 2, 0),)
+
+
+@pytest.mark.parametrize(
+    ("loops", "message"),
+    [
+        ([Loop("x", 1, 1)], "loop 'x' is the nodes 1..0"),
+        ([Loop("x", 0, 4)], "loop 'x' is the nodes 0..3, which must be one or more of 0..2"),
+        ([Loop("x", 0, 2), Loop("y", 1, 3)], "loop 'y' is the nodes 1..2, which must be one or more of 2..2"),
+        ([Loop("x", 0, 1, trips_max=0)], "loop 'x' must allow at least 1 iteration, got 0"),
+        ([Loop("x", 0, 1), Loop("x", 1, 2)], "two loops are called 'x'"),
+    ],
+)
+def test_loops_that_cannot_be_are_refused(loops: list[Loop], message: str) -> None:
+    """Empty, outside, overlapping, endless before the first, of one name: the error names model and loop."""
+    with pytest.raises(InvalidInput, match=f"'net': {message}"):
+        NodeGraph.chain("net", "abc", loops)

@@ -17,7 +17,7 @@ def test_records_do_not_change() -> None:
 
 def test_nothing_happened_is_the_default() -> None:
     """A record without arguments says that nobody left and nothing merged."""
-    assert Completion() == ((), (), ())
+    assert Completion() == ((), (), None, (), ())
     assert Failure((), (), ()).merges == ()
     assert Cancellation(Where.UNKNOWN) == (Where.UNKNOWN, None, False, ())
 

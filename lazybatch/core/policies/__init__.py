@@ -10,6 +10,7 @@ from collections.abc import Callable
 from lazybatch.core.policies.aimd import Aimd
 from lazybatch.core.policies.base import Choice, Policy, Start, View, Wait
 from lazybatch.core.policies.cellular import Cellular
+from lazybatch.core.policies.continuous import Continuous
 from lazybatch.core.policies.graph_batching import GraphBatching
 from lazybatch.core.policies.lazy_batching import LazyBatching
 from lazybatch.core.policies.oracle import Oracle
@@ -20,6 +21,7 @@ __all__ = [
     "Aimd",
     "Cellular",
     "Choice",
+    "Continuous",
     "GraphBatching",
     "LazyBatching",
     "Oracle",
@@ -36,6 +38,7 @@ _REGISTRY: dict[str, Callable[..., Policy]] = {
     "serial": Serial,
     "graph": GraphBatching,
     "cellular": Cellular,
+    "continuous": Continuous,
     "aimd": Aimd,
     "lazy": LazyBatching,
     "oracle": Oracle,

@@ -5,6 +5,9 @@ Must not know: latencies, but for one use of them: where late rows are dropped a
 over the rows in front that the batch would make late. It never preempts.
 
 With a window of zero, GraphB(0), it is work-conserving: whenever the processor is free, take all that wait.
+
+A graph batch is one run of the whole graph: in a loop all of its rows make as many iterations as its longest row, and
+all results come at its end.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ class GraphBatching:
     """
 
     needs_table = False
+    whole_batches = True
 
     def __init__(self, window_ns: int = 0, max_batch_size: int | None = None, size_budget: int | None = None) -> None:
         for name, value, least in (

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from lazybatch.core.lane import Lane
-from lazybatch.core.policies import Aimd, Cellular, GraphBatching, LazyBatching, Oracle, Serial, by_name, names
+from lazybatch.core.policies import (
+    Aimd,
+    Cellular,
+    Continuous,
+    GraphBatching,
+    LazyBatching,
+    Oracle,
+    Serial,
+    by_name,
+    names,
+)
 from lazybatch.core.policies.base import most_urgent_first
 from lazybatch.errors import InvalidInput
 from tests.core.kit import bare_spec, row
@@ -15,8 +25,9 @@ from tests.core.kit import bare_spec, row
 
 def test_names_are_the_public_ones() -> None:
     """The names that the command line and the API accept, each giving its class."""
-    assert names() == ("serial", "graph", "cellular", "aimd", "lazy", "oracle")
-    assert [type(by_name(name)) for name in names()] == [Serial, GraphBatching, Cellular, Aimd, LazyBatching, Oracle]
+    assert names() == ("serial", "graph", "cellular", "continuous", "aimd", "lazy", "oracle")
+    classes = [Serial, GraphBatching, Cellular, Continuous, Aimd, LazyBatching, Oracle]
+    assert [type(by_name(name)) for name in names()] == classes
 
 
 def test_options_reach_the_policy() -> None:

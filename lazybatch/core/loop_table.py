@@ -1,0 +1,172 @@
+"""The BatchTable of a graph with loops: rows come back to a loop's first node, leave it one by one, and meet anywhere.
+
+Owns: `LoopTable`: what differs from `BatchTable` where there are loops, and `Leavers`.
+Must not know: policies, drivers, how rows are stored.
+
+* After the last node of a loop's body the rows that are done leave; the others stand at its first node again.
+* Sub-batches merge wherever they stand at the same node, also when others lie between them in the stack: whoever has
+  left the loop lies above those still in it. Their iterations need not be equal, unless the loop says so.
+* Numbers of rows change all the time, so rows executed (allowed sizes) follow them: padding keeps nobody from merging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import combinations
+from typing import NamedTuple
+
+from lazybatch.core.batch_table import BatchTable, SubBatch
+from lazybatch.core.graph import NodeGraph
+from lazybatch.core.progress import Progress
+from lazybatch.core.request import Request
+from lazybatch.core.task import Merge
+from lazybatch.errors import InvariantError
+
+
+class Leavers(NamedTuple):
+    """Rows that left a loop while others of their sub-batch stay, and those that ended without being done.
+
+    cursor: where the leavers stand.
+    """
+
+    requests: tuple[Request, ...] = ()
+    cursor: int = 0
+    truncated: tuple[int, ...] = ()
+
+
+_NOBODY = Leavers()
+
+
+class LoopTable(BatchTable):
+    """The stack of one model whose graph has loops.
+
+    whole: rows that are done keep their places until all of their sub-batch are (batches run as a whole).
+    """
+
+    __slots__ = ("_graph", "_loop_at", "_loop_behind", "_whole")
+
+    def __init__(self, graph: NodeGraph, max_rows: int, sizes: tuple[int, ...] = (), *, whole: bool = False) -> None:
+        super().__init__(len(graph), max_rows, sizes)
+        self._graph = graph
+        self._whole = whole
+        self._loop_at = [
+            next((number for number, loop in enumerate(graph.loops) if loop.first <= node < loop.stop), None)
+            for node in range(len(graph) + 1)
+        ]
+        self._loop_behind = {loop.stop: number for number, loop in enumerate(graph.loops)}
+
+    def push(self, entry: SubBatch) -> None:
+        """Put a new sub-batch on top, wherever it stands: at the first node, or behind the loop its rows left."""
+        super().push(entry)
+        self._stand(entry, entry.cursor)
+        self._fit(entry)
+
+    def _stand(self, entry: SubBatch, cursor: int) -> None:
+        """The entry stands at a node it comes to from outside; at the first one of a loop its iterations begin."""
+        entry.cursor = cursor
+        number = self._loop_at[cursor]
+        if number is None:
+            entry.progress = None
+        elif entry.progress is None or entry.progress.loop != number:
+            entry.progress = Progress(number, self._graph.loops[number].trips_max, entry.requests)
+
+    def _fit(self, entry: SubBatch) -> None:
+        """Execute as many rows as are allowed and there are, or the next more."""
+        if self._sizes:
+            rows = len(entry.requests)
+            size = next(size for size in self._sizes if size >= rows)
+            entry.padded_rows = size if size > rows else None
+
+    def advance(self, entry: SubBatch, done: Collection[int]) -> Leavers:
+        """The entry's node ran: move it on. ``done``: rows found to be done with the loop whose body ends here.
+
+        When all rows leave the loop they stay together and the entry stands behind it. When only some do, those are
+        taken out of the entry and returned; the others stand at the loop's first node.
+        """
+        cursor = entry.cursor + 1
+        number = self._loop_behind.get(cursor)
+        if number is None:
+            self._stand(entry, cursor)
+            return _NOBODY
+        progress = entry.progress
+        assert progress is not None, "it stands in the loop"
+        over = ids = progress.step(done)
+        if self._whole:
+            progress.ended |= over
+            ids = progress.ended if len(progress.ended) == len(entry.requests) else set()
+        truncated: tuple[int, ...] = ()
+        if not over.issubset(done):  # the others' trips are known, or the loop's maximum ended them
+            ended = [request for request in entry.requests if request.id in over and request.id not in done]
+            truncated = tuple([request.id for request in ended if request.trips_in(number) is None])
+        if len(ids) == len(entry.requests):
+            self._stand(entry, cursor)
+            return Leavers(truncated=truncated) if truncated else _NOBODY
+        entry.cursor = self._graph.loops[number].first
+        if not ids:
+            return Leavers(truncated=truncated) if truncated else _NOBODY
+        leaving = [request for request in entry.requests if request.id in ids]
+        self.evict(entry, ids)
+        return Leavers(tuple(leaving), cursor, truncated)
+
+    def evict(self, entry: SubBatch, ids: set[int]) -> tuple[int, ...]:
+        """Drop requests from an entry; an entry left empty is removed."""
+        gone = super().evict(entry, ids)
+        if entry.progress is not None:
+            entry.progress.leave(gone)
+        if entry.requests:
+            self._fit(entry)
+        return gone
+
+    def mergeable(self, lower: SubBatch, upper: SubBatch) -> bool:
+        """Whether two entries stand at the same node, may share it, and fit into one sub-batch."""
+        return (
+            lower.cursor == upper.cursor
+            and not (lower.running or upper.running)
+            and lower.signature == upper.signature
+            and len(lower.requests) + len(upper.requests) <= self._max_rows
+            and (
+                lower.progress is None
+                or upper.progress is None
+                or not self._graph.loops[lower.progress.loop].same_iteration
+                or lower.progress.steps == upper.progress.steps
+            )
+        )
+
+    def _meeting(self) -> tuple[SubBatch, SubBatch] | None:
+        """The two topmost entries that may merge, the lower one first."""
+        for upper, lower in combinations(reversed(self._entries), 2):
+            if self.mergeable(lower, upper):
+                return lower, upper
+        return None
+
+    def merge(self) -> tuple[Merge, ...]:
+        """Merge entries into lower ones, as long as any meet; returns what was merged. The lower keeps its place."""
+        merged: list[Merge] = []
+        while (meeting := self._meeting()) is not None:
+            lower, upper = meeting
+            self._entries.remove(upper)
+            lower.absorb(upper)
+            if lower.progress is not None and upper.progress is not None:
+                lower.progress.absorb(upper.progress)
+            self._fit(lower)
+            merged.append(Merge(lower.model, lower.id, upper.id))
+        return tuple(merged)
+
+    def validate(self) -> None:
+        """Check every invariant of the stack. Raises `InvariantError`."""
+        super().validate()
+        meeting = self._meeting()
+        if meeting is not None:
+            raise InvariantError(f"batch table: {meeting[0]} and {meeting[1]} meet but are not merged")
+        for entry in self._entries:
+            number, progress = self._loop_at[entry.cursor], entry.progress
+            if (None if progress is None else progress.loop) != number:
+                raise InvariantError(f"batch table: {entry} stands in loop {number}, its progress is of another")
+            if progress is not None:
+                loop = self._graph.loops[progress.loop]
+                progress.validate(entry.requests, loop.trips_max)
+                if loop.same_iteration and len(set(progress.iterations().values())) > 1:
+                    raise InvariantError(f"batch table: {entry} mixes iterations of loop {loop.name!r}")
+            rows, size = len(entry.requests), entry.padded_rows
+            if self._sizes and (size or rows) != min(size for size in self._sizes if size >= rows):
+                raise InvariantError(f"batch table: {entry} executes {size} rows")

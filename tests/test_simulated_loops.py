@@ -1,0 +1,89 @@
+"""Loops without execution: rows are done when the trace says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from lazybatch.core.graph import Loop, NodeGraph
+from lazybatch.core.lane import LaneSpec
+from lazybatch.core.latency import LatencyTable
+from lazybatch.core.policies import Cellular, Continuous, GraphBatching, Policy, Serial
+from lazybatch.core.request import Request
+from lazybatch.core.task import Completion, Merge, Reason, Split, Task
+from lazybatch.errors import InvalidInput
+from lazybatch.executors.simulated_loops import TripCounter
+from lazybatch.simulator import SimulationResult, simulate
+
+TABLE = LatencyTable("m", ("encode", "step"), (1, 4), ((50, 80), (10, 16)), ((50, 80), (10, 16)))
+GRAPH = NodeGraph.chain("m", TABLE.nodes, [Loop("decoder", 1, 2)])
+
+
+def simulated(policy: Policy, arrivals: list[tuple[int, int]], *, known: bool = False) -> SimulationResult:
+    """Rows as (arrival, trips) through the policy; known: the scheduler is told the trips."""
+    requests = [Request(k, "m", at, trips=(n,) if known else ()) for k, (at, n) in enumerate(arrivals)]
+    trips = None if known else {k: (n,) for k, (_, n) in enumerate(arrivals)}
+    result = simulate([LaneSpec(GRAPH, TABLE, max_batch_size=4)], policy, requests, trips=trips)
+    result.scheduler.validate()
+    assert result.scheduler.counts.policy_failures == 0
+    assert len(result.latencies_ns) == len(arrivals)
+    return result
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_rows_leave_at_their_own_step(known: bool) -> None:
+    """Two rows encode together (60 ns) and step (12 ns); the one with a single trip has its result before the other."""
+    result = simulated(Continuous(), [(0, 1), (0, 3)], known=known)
+    assert result.latencies_ns == {0: 60 + 12, 1: 60 + 12 + 10 + 10}
+
+
+def test_a_graph_batch_ends_as_a_whole() -> None:
+    """Graph batching pays for all rows in every step, and gives all results at its end."""
+    result = simulated(GraphBatching(), [(0, 1), (0, 3)])
+    assert result.latencies_ns == {0: 60 + 3 * 12, 1: 60 + 3 * 12}
+
+
+def test_a_newcomer_joins_the_running_loop() -> None:
+    """It interrupts at the step's end, encodes alone, and both go on together."""
+    result = simulated(Continuous(), [(0, 4), (55, 1)])
+    assert result.preemptions == result.merges == 1
+    assert result.latencies_ns == {0: 50 + 10 + 50 + 12 + 10 + 10, 1: 60 + 50 + 12 - 55}
+
+
+def test_newcomers_to_a_loop_at_the_front_are_opened_and_joined_at_once() -> None:
+    """A graph that is nothing but a loop: the newcomer takes part in the very next step."""
+    table = LatencyTable("m", ("step",), (1, 4), ((10, 16),), ((10, 16),))
+    spec = LaneSpec(NodeGraph.chain("m", ("step",), [Loop("all", 0, 1)]), table)
+    result = simulate([spec], Cellular(), [Request(0, "m", 0, trips=(3,)), Request(1, "m", 5, trips=(1,))])
+    assert result.latencies_ns == {0: 10 + 12 + 10, 1: 10 + 12 - 5}
+    assert (result.batches, result.preemptions, result.merges) == (2, 0, 1)
+
+
+@pytest.mark.parametrize("trips", [None, {}, {0: (0,)}, {0: (1, 2)}])
+def test_a_trace_without_trips_is_refused(trips: dict[int, tuple[int, ...]] | None) -> None:
+    """Nobody else can say when a row is done; the error names row and loop."""
+    with pytest.raises(
+        InvalidInput, match=r"request 0: (the trace must say.* loop 'decoder'|2 numbers of trips for 1)"
+    ):
+        simulate([LaneSpec(GRAPH, TABLE)], Serial(), [Request(0, "m", 0)], trips=trips)
+
+
+def test_the_counter_follows_splits_evictions_and_merges() -> None:
+    """Rows are counted wherever they are moved to, and no longer once they are gone."""
+    graph = NodeGraph.chain("m", "abc", [Loop("first", 0, 1), Loop("second", 1, 2)])
+    requests = [Request(k, "m", 0) for k in range(4)]
+    counter = TripCounter([graph], requests, {0: (1, 2), 1: (2, 1), 2: (9, 9), 3: (1, 1)})
+
+    def task(sub_batch: int, node: int, opened: tuple[int, ...] = (), joined: int | None = None) -> Task:
+        return Task("m", sub_batch, node, 1, 1, opened, None, Reason.CONTINUE, None, joined)
+
+    first = task(0, 0, (0, 1, 2))
+    counter.opened(first)
+    assert counter.ran(first) == [0]
+    counter.settled(first, Completion(evicted=(2,), split=Split("m", 0, 1, (0,))))
+    assert counter.ran(task(1, 1)) == []
+    counter.settled(task(1, 1), Completion())
+    counter.opened(task(0, 0, (3,), joined=2))
+    assert counter.ran(task(0, 0)) == [1, 3]
+    counter.settled(task(0, 0), Completion(merges=(Merge("m", 1, 0),)))
+    assert counter.ran(task(1, 1)) == [0, 1, 3]
+    assert counter.ran(task(1, 2)) == []
