@@ -9,18 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lazybatch.core.batch_table import BatchTable
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import InfQ, PriorityLevel
 from lazybatch.core.latency import LatencyTable
+from lazybatch.core.lengths import LengthGuess
+from lazybatch.core.loop_latency import LoopLatency
 from lazybatch.core.loop_table import LoopTable
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.errors import InvalidInput, TableMismatch
 
 _NEAR_BEST = 0.98
 """Share of the best throughput: differences below are within the error of a measured table."""
+
+
+class Trips(NamedTuple):
+    """Trips in one loop: the least that were seen, the mean (rounded), those that cover most rows."""
+
+    shortest: int
+    mean: int
+    covering: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,7 @@ class LaneSpec:
     allowed_sizes: executed sizes are padded up to one of these; empty for any. levels: queue timeouts by priority.
     ageing_ns: waiting this long raises a request by one priority level. late: "serve" runs rows whatever their
     deadlines; "drop" lets a waiting row go once it would miss its deadline even if it ran alone from then on.
+    lengths: per loop of the graph, how many trips rows make whose requests do not say it; empty for None everywhere.
 
     Raises `InvalidInput` for options that contradict each other, `TableMismatch` for a table with other nodes.
     """
@@ -46,6 +57,7 @@ class LaneSpec:
     levels: Mapping[int, PriorityLevel] = field(default_factory=dict)
     ageing_ns: int | None = None
     late: Literal["serve", "drop"] = "serve"
+    lengths: tuple[LengthGuess | None, ...] = ()
 
     def __post_init__(self) -> None:
         model = self.graph.model
@@ -65,12 +77,37 @@ class LaneSpec:
             raise InvalidInput(f"model {model!r}: late must be 'serve' or 'drop', got {self.late!r}")
         if self.late == "drop" and self.latency is None:
             raise InvalidInput(f"model {model!r}: late='drop' needs a latency table, to tell when a row is hopeless")
+        if self.lengths and len(self.lengths) != len(self.graph.loops):
+            raise InvalidInput(
+                f"model {model!r}: lengths of {len(self.lengths)} loops, the graph has {len(self.graph.loops)}"
+            )
         names = tuple(node.name for node in self.graph.nodes)
         if self.latency is not None and self.latency.nodes != names:
             raise TableMismatch(
                 f"model {model!r} has the nodes {_short(names)}, the latency table of {self.latency.model!r} "
                 f"has {_short(self.latency.nodes)}"
             )
+
+    def trips(self, loop: int) -> Trips:
+        """What is known of the trips of all rows in a loop, whatever their sizes.
+
+        Where no lengths were seen, the loop's maximum stands for all but the least, or 1 where there is none.
+        """
+        guess, most = self.lengths[loop] if self.lengths else None, self.graph.loops[loop].trips_max
+        if guess is None:
+            return Trips(1, most or 1, most or 1)
+        covering = max(group.covering[0] for group in guess.groups)
+        trips = (min(group.shortest for group in guess.groups), max(1, round(guess.mean_trips)), covering)
+        return Trips(*trips) if most is None else Trips(*(min(count, most) for count in trips))
+
+    def unrolled(self, kind: Literal["shortest", "mean", "covering"]) -> LatencyTable | None:
+        """The latency table of the whole run of a row: a loop's nodes take as often their time as it makes trips."""
+        if self.latency is None or not self.graph.loops:
+            return self.latency
+        weights = [1] * len(self.graph)
+        for number, loop in enumerate(self.graph.loops):
+            weights[loop.first : loop.stop] = [getattr(self.trips(number), kind)] * (loop.stop - loop.first)
+        return self.latency.weighted(weights)
 
 
 def _short(names: tuple[str, ...]) -> str:
@@ -81,12 +118,14 @@ class Lane:
     """A model's queue, stack and predicted times. Changed by the scheduler only; policies read it.
 
     times_ns: per node, by rows 0..max (None without a table); single_left_ns: per cursor, the time one row alone still
-    needs (SingleInputExecTime with credit for progress; Algorithm 1 for static graphs). sums_ns: by rows 0..max, as
-    they are executed, the time from the first node to each cursor. rows_best: the largest batch whose throughput is
-    near the best (without a table: the largest).
+    needs (SingleInputExecTime with credit for progress; Algorithm 1, with the trips that cover most rows in loops).
+    sums_ns: by rows 0..max, as they are executed, the time from the first node to each cursor (in loops, with the mean
+    number of trips). loop_latency: what a particular row of a graph with loops takes. rows_best: the largest batch
+    whose throughput is near the best (without a table: the largest).
     """
 
     __slots__ = (
+        "loop_latency",
         "loops",
         "model",
         "nodes",
@@ -112,10 +151,20 @@ class Lane:
         else:
             self.table = BatchTable(self.nodes, self.rows_max, spec.allowed_sizes)
         self.times_ns = None if spec.latency is None else spec.latency.dense_ns(spec.max_batch_size)
-        self.sums_ns = () if self.times_ns is None else self._sums(self.times_ns)
-        self.single_left_ns = None if spec.latency is None else spec.latency.remaining_ns(1)
+        self.sums_ns: tuple[tuple[int, ...], ...] = ()
+        self.single_left_ns: tuple[int, ...] | None = None
+        self.loop_latency: LoopLatency | None = None
+        alone_ns: int | None = None
+        shortest, mean, covering = spec.unrolled("shortest"), spec.unrolled("mean"), spec.unrolled("covering")
+        if spec.latency is not None and shortest is not None and mean is not None and covering is not None:
+            self.sums_ns = self._sums(mean.dense_ns(spec.max_batch_size))
+            self.single_left_ns = covering.remaining_ns(1)
+            if spec.late == "drop":
+                alone_ns = shortest.whole_ns(self.padded_rows(1) or 1)
+            if self.loops:
+                singles_ns = [times_ns[0] for times_ns in spec.latency.median_ns]
+                self.loop_latency = LoopLatency(spec.graph, singles_ns, spec.lengths or (None,) * len(self.loops))
         self.rows_best = self.rows_max if spec.latency is None else self._rows_best()
-        alone_ns = self.run_ns(1) if spec.late == "drop" else None
         self.queue = InfQ(spec.queue_capacity, levels=spec.levels, ageing_ns=spec.ageing_ns, alone_ns=alone_ns)
 
     def check(self, request: Request) -> None:
@@ -147,6 +196,13 @@ class Lane:
     def run_ns(self, rows: int) -> int:
         """Time of a whole run of so many rows, as they are executed. Only for lanes with a table."""
         return self.sums_ns[rows][-1]
+
+    def single_ns(self, request: Request) -> int:
+        """Time of a waiting row alone, from the first node to the last. Only for lanes with a table."""
+        if self.loop_latency is not None:
+            return self.loop_latency.left_ns(request)
+        assert self.single_left_ns is not None, "the lane has a table"
+        return self.single_left_ns[0]
 
     def made_late(self, rows: int, now: int) -> int:
         """How many rows in front of the queue a full batch of ``rows`` had better pass over: it would make them late.

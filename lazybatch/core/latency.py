@@ -10,7 +10,7 @@ along the last segment, but never cheaper per row than the largest profiled size
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 from lazybatch.errors import InvalidInput
@@ -93,6 +93,14 @@ class LatencyTable:
         """Per cursor 0..len(nodes), the time from there to the end at one batch size; the last entry is 0."""
         times = [self.node_ns(node, rows) for node in range(len(self.nodes))]
         return tuple(accumulate(reversed(times), initial=0))[::-1]
+
+    def weighted(self, weights: Sequence[int]) -> LatencyTable:
+        """The table of a graph that runs every node so many times (each at least 1)."""
+        median_ns, high_ns = (
+            tuple(tuple(time_ns * weight for time_ns in times) for times, weight in zip(table, weights, strict=True))
+            for table in (self.median_ns, self.high_ns)
+        )
+        return replace(self, median_ns=median_ns, high_ns=high_ns)
 
     def best_rows(self, rows_max: int) -> int:
         """The batch size of the highest throughput among 1..rows_max (the smallest of equals)."""

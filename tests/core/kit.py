@@ -117,7 +117,7 @@ class Ledger:
 
     def _is_hopeless(self, request: Request, now: int) -> bool:
         lane = self.scheduler.lane_of(request.model)
-        table = lane.spec.latency
+        table = lane.spec.unrolled("shortest")
         if lane.spec.late != "drop" or table is None:
             return False
         return request.deadline_ns < now + table.whole_ns(next(iter(lane.spec.allowed_sizes), 1))

@@ -9,8 +9,9 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from lazybatch.core.graph import Loop, NodeGraph
 from lazybatch.core.lane import LaneSpec
+from lazybatch.core.lengths import LengthGuess
 from lazybatch.core.loop_table import LoopTable
-from lazybatch.core.policies import Cellular, Continuous, GraphBatching, Serial, Start
+from lazybatch.core.policies import Cellular, Continuous, GraphBatching, LazyBatching, Oracle, Serial, Start
 from lazybatch.core.request import Request
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.core.task import Completion, Merge, Reason, Split, Task
@@ -306,6 +307,8 @@ def loop_specs(draw: st.DrawFn, model: str) -> LaneSpec:
         queue_capacity=draw(st.integers(2, 12)),
         joinable=draw(st.sampled_from([True, True, True, False])),
         allowed_sizes=() if smaller is None else tuple(sorted(smaller | {rows_max})),
+        lengths=draw(st.sampled_from([(), (LengthGuess.of([1, 2, 2, 5]),) * len(loops)])),
+        late=draw(st.sampled_from(["serve", "drop"])),
     )
 
 
@@ -315,6 +318,8 @@ POLICIES = st.one_of(
     st.builds(Continuous),
     st.builds(Cellular),
     st.builds(Joining),
+    st.just(LazyBatching()),
+    st.just(Oracle()),
     st.builds(GraphBatching, st.sampled_from([0, 15])),
 )
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import Lane
+from lazybatch.core.loop_latency import LoopLatency
 from lazybatch.core.policies.base import View
 from lazybatch.core.policies.slack_batching import SlackBatching, single_left_ns
 from lazybatch.core.request import UNBOUNDED_NS
@@ -28,19 +30,27 @@ class LazyBatching(SlackBatching[Charged]):
     def _in_flight(self, view: View, now: int) -> Charged:
         busy_ns, deadline_ns = 0, UNBOUNDED_NS
         for entry in view.stack:
+            latency = view.lane_of(entry.model).loop_latency
+            if latency is not None:
+                left_ns, tightest_ns = _in_loops(latency, entry, now)
+                busy_ns += left_ns
+                deadline_ns = min(deadline_ns, tightest_ns)
+                continue
             single_ns = single_left_ns(view.lane_of(entry.model), entry.cursor)
             busy_ns += single_ns * len(entry.requests)
             if entry.deadlines_ns[0] < deadline_ns:
-                tightest_ns = tightest_deadline_ns(entry.deadlines_ns, now, single_ns)
-                if tightest_ns is not None and tightest_ns < deadline_ns:
-                    deadline_ns = tightest_ns
+                tightest = tightest_deadline_ns(entry.deadlines_ns, now, single_ns)
+                if tightest is not None and tightest < deadline_ns:
+                    deadline_ns = tightest
         return busy_ns, deadline_ns
 
     def _any_may_join(self, lanes: Sequence[Lane], in_flight: Charged, now: int) -> bool:
         busy_ns, deadline_ns = in_flight
         slack_ns = deadline_ns - now - busy_ns
         for lane in lanes:  # the slack comes first: under load it is what most often says no
-            if slack_ns >= single_left_ns(lane, 0) and lane.table.rows < lane.rows_best and len(lane.queue):
+            # In loops rows differ; whoever waits is looked at.
+            least_ns = 0 if lane.loops else single_left_ns(lane, 0)
+            if slack_ns >= least_ns and lane.table.rows < lane.rows_best and len(lane.queue):
                 return True
         return False
 
@@ -50,6 +60,8 @@ class LazyBatching(SlackBatching[Charged]):
         done_ns = now + busy_ns
         rows = 0
         for request in lane.queue.peek(now, room):
+            if lane.loops:
+                single_ns = lane.single_ns(request)
             if now + single_ns <= request.deadline_ns < deadline_ns:  # a lost row vetoes nothing
                 deadline_ns = request.deadline_ns
             done_ns += single_ns
@@ -57,3 +69,15 @@ class LazyBatching(SlackBatching[Charged]):
                 break
             rows += 1
         return rows
+
+
+def _in_loops(latency: LoopLatency, entry: SubBatch, now: int) -> Charged:
+    """The same of one sub-batch whose rows differ in what is left of them."""
+    busy_ns, deadline_ns = 0, UNBOUNDED_NS
+    behind = {} if entry.progress is None else entry.progress.iterations()
+    for request in entry.requests:
+        left_ns = latency.left_ns(request, entry.cursor, behind.get(request.id, 0))
+        busy_ns += left_ns
+        if now + left_ns <= request.deadline_ns < deadline_ns:
+            deadline_ns = request.deadline_ns
+    return busy_ns, deadline_ns

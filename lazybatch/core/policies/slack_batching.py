@@ -97,7 +97,7 @@ class SlackBatching(ABC, Generic[InFlight]):
 
 def is_lost(lane: Lane, request: Request, now: int) -> bool:
     """Whether a waiting row would miss its deadline even if it ran alone from now on."""
-    return request.deadline_ns - now < single_left_ns(lane, 0)
+    return request.deadline_ns - now < lane.single_ns(request)
 
 
 def single_left_ns(lane: Lane, cursor: int) -> int:
