@@ -181,14 +181,14 @@ class Lookahead:
         return self._prospect.waiting_ends_ns(lane, fits, now)
 
     def _sizes(self, lane: Lane, now: int) -> list[int]:
-        """Numbers of rows worth comparing: what the control advises first; with deadlines also all, half and one."""
+        """Numbers of rows worth comparing: what the control advises, then with deadlines all, half, one."""
         fits = _startable(lane, now)
         if rows := self._crowded_rows(lane):
             return [min(fits, rows)]
         advised = min(self._prospect.advice(lane, len(lane.queue)) or fits, fits)
         if not self._prospect.left[lane.model].deadlines_ns:
             return [advised]
-        return [advised, *({fits, max(1, fits // 2), 1} - {advised})]
+        return [advised, *sorted({fits, max(1, fits // 2), 1} - {advised}, reverse=True)]
 
     def _crowded_rows(self, lane: Lane) -> int:
         """Rows per batch where some of those that wait will have to be dropped; 0 where that is not to be expected.
