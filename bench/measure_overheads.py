@@ -114,6 +114,8 @@ def fit(watched: Watched, table: LatencyTable, rows_max: int, latencies_ns: Sequ
     extra = np.array([one.took_ns - dense[one.node][one.rows] for one in watched.periods], float)
     kinds = np.array([(1, one.opened > 0, one.opened) for one in watched.periods], float)
     idle = np.array([one.idle for one in watched.periods])
+    if idle.all():  # so little load that waking cannot be told apart from starting a batch
+        idle[:] = False
     kept = ~idle & (extra <= np.quantile(extra[~idle], 1 - OUTLIERS))
     constants, *_ = np.linalg.lstsq(kinds[kept], extra[kept], rcond=None)
     left = extra[idle] - kinds[idle] @ constants
