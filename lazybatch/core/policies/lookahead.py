@@ -83,7 +83,8 @@ class Lookahead:
             return None
         choice = self._preempt_or_stay(view, lanes, now)
         self._news.clear()
-        self._settled = situation
+        # Once newcomers that start now have ended, the situation looks the same: others may be waiting for that.
+        self._settled = None if type(choice) is Start else situation
         return choice
 
     # -- at a node boundary --------------------------------------------------------------------------------------
