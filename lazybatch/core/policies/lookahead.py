@@ -33,6 +33,7 @@ from lazybatch.core.policies.prospect import Prospect
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.task import Reason
 
+SPLIT = True
 TAIL_WEIGHT = 6.0
 PATIENCE = 4
 LENDING = 1.0
@@ -109,8 +110,13 @@ class Lookahead:
         chosen: Lane | None = None
         for lane, rows in candidates:
             score = self._score_in_flight(running.copy(), lane, rows, now)
-            if score.cost_ns < best.cost_ns or (outranked and chosen is None):
-                best, chosen, chosen_rows = score, lane, rows
+            while True:
+                if score.cost_ns < best.cost_ns or (outranked and chosen is None):
+                    best, chosen, chosen_rows = score, lane, rows
+                rows = lane.joining_rows(rows // 2)
+                if not rows or score.late <= stay.late:
+                    break
+                score = self._score_in_flight(running.copy(), lane, rows, now)
         if chosen is None:
             return Stay(Reason.STAY_CHEAPER, Comparison(stay.cost_ns, score.cost_ns, stay.late, score.late))
         reason = (
@@ -192,7 +198,17 @@ class Lookahead:
         advised = min(self._prospect.advice(lane, len(lane.queue)) or fits, fits)
         if not self._prospect.left[lane.model].deadlines_ns:
             return [advised]
-        return [advised, *sorted({fits, max(1, fits // 2), 1} - {advised}, reverse=True)]
+        punctual = self._punctual(lane, fits, now)
+        return [advised, *sorted({fits, punctual, max(1, fits // 2), 1} - {advised}, reverse=True)]
+
+    def _punctual(self, lane: Lane, fits: int, now: int) -> int:
+        """The largest start of which nobody is late who would not be late alone; at least one row."""
+        alone_end_ns = now + lane.run_ns(1)
+        tightest_ns = min([d for d in self._prospect.left[lane.model].deadlines_ns if d >= alone_end_ns], default=0)
+        rows = fits
+        while rows > 1 and now + lane.run_ns(rows) > tightest_ns:
+            rows -= 1
+        return rows
 
     def _crowded_rows(self, lane: Lane) -> int:
         """Rows per batch where some of those that wait will have to be dropped; 0 where that is not to be expected.
