@@ -91,16 +91,17 @@ class Lookahead:
     # -- at a node boundary --------------------------------------------------------------------------------------
 
     def _preempt_or_stay(self, view: View, lanes: Sequence[Lane], now: int) -> Choice:
-        if len(view.lanes) > 1 and (overdue := _overdue(view, now)) is not None:
-            lanes = [overdue]
-        candidates = [(lane, rows) for lane in lanes if (rows := self._newcomers(lane, view, now))]
+        outranked = False
+        if len(view.lanes) > 1:
+            leading = self._leading(view, now)
+            lanes = [lane for lane in lanes if lane in leading]
+        if self._ranked(view):
+            in_flight = max(_level(entry) for entry in view.stack)
+            lanes = [lane for lane in lanes if len(lane.queue) and _head_level(lane, now) >= in_flight]
+            outranked = any(_head_level(lane, now) > in_flight for lane in lanes)
+        candidates = [(lane, rows) for lane in lanes if (rows := self._newcomers(lane, view, outranked, now))]
         if not candidates:
             return None
-        outranked = False
-        if self._levels:
-            level = max(_head_level(lane, now) for lane, _ in candidates)
-            candidates = [(lane, rows) for lane, rows in candidates if _head_level(lane, now) == level]
-            outranked = level > max(_level(entry) for entry in view.stack)
         self._prospect.look(view.lanes, now)
         running = [
             Running(view.lane_of(e.model), e.cursor, len(e.requests), e.signature, (e.deadlines_ns,), e.requests)
@@ -129,8 +130,24 @@ class Lookahead:
         compared = Comparison(stay.cost_ns, best.cost_ns, stay.late, best.late)
         return Start(chosen, chosen_rows, reason, comparison=compared)
 
-    def _newcomers(self, lane: Lane, view: View, now: int) -> int:
-        """Rows of a lane that may preempt now, and can merge with what it has in flight; 0 for none."""
+    def _ranked(self, view: View) -> bool:
+        """Whether rows can be of different levels."""
+        return self._levels or any(lane.spec.levels for lane in view.lanes)
+
+    def _leading(self, view: View, now: int) -> list[Lane]:
+        """The lanes whose turn it may be: of the highest level that waits, and of these one that is overdue first."""
+        lanes = [lane for lane in view.lanes if len(lane.queue)]
+        if self._ranked(view):
+            level = max(_head_level(lane, now) for lane in lanes)
+            lanes = [lane for lane in lanes if _head_level(lane, now) == level]
+        overdue = _overdue(lanes, view, now)
+        return lanes if overdue is None else [overdue]
+
+    def _newcomers(self, lane: Lane, view: View, outranked: bool, now: int) -> int:
+        """Rows of a lane that may preempt now, and can merge with what it has in flight; 0 for none.
+
+        outranked: they are of a higher level than all that is in flight, so nobody there is asked.
+        """
         head = lane.queue.head(now)
         room = lane.rows_max - lane.table.rows
         if head is None or room <= 0 or self._crowded_rows(lane):
@@ -141,8 +158,8 @@ class Lookahead:
             if top.signature != head.signature:
                 return 0
             rows = lane.joining_rows(rows)
-        if not rows or (self._levels and head.priority < max(_level(entry) for entry in view.stack)):
-            return 0
+        if not rows or outranked:
+            return rows
         time_ns = lane.run_ns(rows)
         return 0 if any(_unwilling(entry, view, lane, time_ns, now) for entry in view.stack) else rows
 
@@ -165,11 +182,8 @@ class Lookahead:
         self._prospect.look(view.lanes, now)
         lanes = most_urgent_first(view.lanes, now)
         if len(lanes) > 1:
-            if self._levels:
-                lanes = [lane for lane in lanes if _head_level(lane, now) == _head_level(lanes[0], now)]
-            overdue = _overdue(view, now)
-            if overdue in lanes:
-                lanes = [overdue]
+            leading = self._leading(view, now)
+            lanes = [lane for lane in lanes if lane in leading]
         elif (until_ns := self._waits_until(lanes[0], view, now)) > now:
             return Wait(until_ns)
         best: Score | None = None
@@ -230,15 +244,16 @@ class Lookahead:
         return Score(rows * time_ns + late_ns + cost_ns, late_now + late)
 
 
-def _overdue(view: View, now: int) -> Lane | None:
+def _overdue(lanes: Sequence[Lane], view: View, now: int) -> Lane | None:
     """The lane whose head has waited longest, when that is longer than anybody should be passed over."""
-    waiting = [(head.arrival_ns, i) for i, lane in enumerate(view.lanes) if (head := lane.queue.head(now))]
     round_ns = sum([view.lane_of(entry.model).run_ns(len(entry.requests)) for entry in view.stack])
-    for _, i in waiting:
-        lane = view.lanes[i]
+    oldest, oldest_ns = None, now
+    for lane in lanes:
+        head = lane.queue.head(now)
+        if head is not None and head.arrival_ns <= oldest_ns:
+            oldest, oldest_ns = lane, head.arrival_ns
         round_ns += lane.run_ns(min(len(lane.queue), lane.rows_max))
-    oldest_ns, i = min(waiting)
-    return view.lanes[i] if now - oldest_ns > ROUNDS * round_ns else None
+    return oldest if now - oldest_ns > ROUNDS * round_ns else None
 
 
 def _is_alone(lane: Lane, now: int) -> bool:
