@@ -186,16 +186,24 @@ class Lookahead:
             lanes = [lane for lane in lanes if lane in leading]
         elif (until_ns := self._waits_until(lanes[0], view, now)) > now:
             return Wait(until_ns)
+        sizes = {lane: self._sizes(lane, now) for lane in lanes}
+        chosen, rows = lanes[0], sizes[lanes[0]][0]
+        if len(lanes) > 1 or len(sizes[chosen]) > 1:
+            chosen, rows = self._best_start(sizes, now)
+        skip = chosen.made_late(rows, now)
+        return Start(chosen, rows, _why(chosen, rows, now), skip=skip)
+
+    def _best_start(self, sizes: Mapping[Lane, Sequence[int]], now: int) -> tuple[Lane, int]:
+        """The best of the lanes and numbers of rows; of a lane none is weighed after one that makes nobody late."""
         best: Score | None = None
-        for lane in lanes:
-            for size in self._sizes(lane, now):
+        for lane, weighed in sizes.items():
+            for size in weighed:
                 score = self._score_start(lane, size, now)
                 if best is None or score.cost_ns < best.cost_ns:
                     best, chosen, rows = score, lane, size
                 if not score.late:
                     break
-        skip = chosen.made_late(rows, now)
-        return Start(chosen, rows, _why(chosen, rows, now), skip=skip)
+        return chosen, rows
 
     def _waits_until(self, lane: Lane, view: View, now: int) -> int:
         """Until when the only lane with work should wait for one more row, by its control; now for not at all."""
