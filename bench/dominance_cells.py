@@ -59,7 +59,7 @@ class Cell:
     def mean_ratio(self, other: str, ours: str = OURS) -> float:
         """Median over the seeds of our mean latency over another policy's."""
         mine, theirs = self.rows[ours]["seed_means_ms"], self.rows[other]["seed_means_ms"]
-        return statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
+        return float(statistics.median(a / b for a, b in zip(mine, theirs, strict=True)))
 
     def mean(self, ours: str = OURS) -> Comparison:
         """Mean latency against the best other's."""

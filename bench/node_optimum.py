@@ -140,7 +140,7 @@ class _Problem:
         """Gain and relative values of choices, from their outcome; h(0) = 0."""
         matrix = np.eye(self.states + 1) - outcome[:, 2:]
         matrix[:, 0] = outcome[:, 1]  # the column of h(0) holds the unknown gain
-        solved: Vector = np.linalg.solve(matrix, outcome[:, 0])
+        solved: Vector = np.asarray(np.linalg.solve(matrix, outcome[:, 0]), np.float64)
         gain = float(solved[0])
         solved[0] = 0.0
         return gain, solved

@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import Report, parser, progress, progress_end, run_script
 from bench.paper_cells import NAMES, Cell, Row, run
-from bench.paper_claims import Claim, claims
+from bench.paper_claim import Claim
+from bench.paper_claims import claims
 from bench.paper_results import Results
 from bench.paper_studies import STUDIES, Plan
 from lazybatch.errors import InvalidInput

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,7 @@ def draw_colocation(rows: Sequence[Row], path: Path) -> None:
     panels = [(models[0], "mean_ms"), (models[1], "p99_ms"), *((model, "mean_ms") for model in models[1:])]
     figure, axes = _panels(len(panels))
     for axis, (model, metric) in zip(axes, panels, strict=True):
-        _lines(axis, [row for row in rows if row["model"] == model], "load", lambda row, metric=metric: row[metric])
+        _lines(axis, [row for row in rows if row["model"] == model], "load", itemgetter(metric))
         axis.set_title("all four" if "+" in model else model, fontsize=9)
         axis.set_xlabel("load of the machine")
         axis.set_ylabel({"mean_ms": "mean latency [ms]", "p99_ms": "99th percentile [ms]"}[metric])

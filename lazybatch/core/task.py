@@ -29,6 +29,7 @@ class Reason(StrEnum):
     JOIN_STEP = "join: newcomers enter the running loop"
     STAY_CHEAPER = "continue: newcomers wait, predicted to cost less"
     PREEMPT_CHEAPER = "preempt: newcomers catch up, predicted to cost less"
+    PREEMPT_URGENT = "preempt: newcomers of a higher priority"
     PREEMPT_SLACK = "preempt: newcomers catch up, slack allows it"
 
 

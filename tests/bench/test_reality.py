@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import reality
-from bench.common import run_script
+from bench.common import Report, run_script
 from bench.measure_overheads import Overheads, Watched, fit
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.request import Request
@@ -46,8 +46,18 @@ def _played(batches: list[tuple[int, int]]) -> tuple[Watched, list[int]]:
 def test_known_overheads_are_found() -> None:
     """From a run whose constants are known, over busy and idle times and several sizes, the fit returns them."""
     sizes = [(rows, idle) for rows in (1, 2, 3, 4) for idle in (0, 5_000_000, 0)] * 10
-    found = fit(*[_played(sizes)[0]], TOY, 4, _played(sizes)[1])
+    watched, latencies_ns = _played(sizes)
+    found = fit(watched, TOY, 4, latencies_ns)
     assert found.as_us() == pytest.approx(ADDED.as_us(), abs=0.01)
+
+
+def test_an_engine_that_was_never_busy() -> None:
+    """Where every batch found the engine idle, waking is part of what starting a batch takes; the sums are right."""
+    watched, latencies_ns = _played([(rows, 5_000_000) for rows in (1, 2, 3, 4)] * 5)
+    found = fit(watched, TOY, 4, latencies_ns)
+    assert found.wake_ns == 0
+    assert found.batch_ns == pytest.approx(ADDED.batch_ns + ADDED.wake_ns, abs=10)
+    assert found.dispatch_ns == pytest.approx(ADDED.dispatch_ns, abs=10)
 
 
 def test_a_table_with_overheads() -> None:
@@ -68,6 +78,20 @@ def test_the_warm_up_is_forgotten() -> None:
     watched.clear()
     assert watched.periods == []
     assert watched.ends_ns == []
+
+
+def test_an_unfit_machine_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """The constants are shown per policy; a machine that changed its pace, and late clients, are noted."""
+    run = {"what": "run", "model": "m", "policy": "p", "overheads": ADDED.as_us(), "submit_lag_p99_ms": 0.1}
+    steady = {"what": "drift", "model": "m", "seed": 1, "pace": 1.01}
+    reality.explain(Report("test", rows=[run, steady]))
+    shown = capsys.readouterr().out
+    assert "m under p, microseconds besides the table: wake 300, dispatch 50, batch 100, row 20, answer 70" in shown
+    assert "note" not in shown
+    reality.explain(Report("test", rows=[run | {"submit_lag_p99_ms": 9.0}, steady | {"pace": 1.3}]))
+    shown = capsys.readouterr().out
+    assert "1.30 times as long" in shown
+    assert "9.0 ms late" in shown
 
 
 def test_the_script(tmp_path: Path) -> None:

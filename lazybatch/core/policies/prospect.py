@@ -151,10 +151,12 @@ def _late(lane: Lane, solution: Solution, deadlines_ns: Sequence[int], free_ns: 
     """How many rows end late if they start from ``free_ns`` on, in batches of the advised size."""
     at = late = 0
     left = len(deadlines_ns)
+    tightest_ns = min(deadlines_ns)
     while left:
         size = min(solution.start(left) or left, lane.rows_max, left)
         free_ns += lane.sums_ns[size][-1]
-        late += sum([deadline_ns < free_ns for deadline_ns in deadlines_ns[at : at + size]])
+        if tightest_ns < free_ns:
+            late += sum([deadline_ns < free_ns for deadline_ns in deadlines_ns[at : at + size]])
         at += size
         left -= size
     return late
