@@ -40,7 +40,7 @@ _PREFIX = "control-"
 
 def control_of(spec: LaneSpec) -> Control:
     """The control of a model as it is served. Raises `InvalidInput` for a lane without a latency table."""
-    table = spec.latency
+    table = spec.unrolled("mean")
     if table is None:
         raise InvalidInput(f"model {spec.graph.model!r}: a control is solved from a latency table, and there is none")
     times_ns = batch_times_ns(table, spec.max_batch_size, joinable=spec.joinable, allowed_sizes=spec.allowed_sizes)

@@ -197,6 +197,12 @@ class Lane:
         """Time of a whole run of so many rows, as they are executed. Only for lanes with a table."""
         return self.sums_ns[rows][-1]
 
+    def body_ns(self, loop: int, rows: int) -> int:
+        """Time of one iteration of a loop with so many rows, as they are executed. Only for lanes with a table."""
+        first, stop = self.loops[loop].first, self.loops[loop].stop
+        sums_ns = self.sums_ns[rows]
+        return (sums_ns[stop] - sums_ns[first]) // self.spec.trips(loop).mean
+
     def single_ns(self, request: Request) -> int:
         """Time of a waiting row alone, from the first node to the last. Only for lanes with a table."""
         if self.loop_latency is not None:

@@ -41,6 +41,14 @@ class LoopLatency:
         covering = guess.covering(request.size, behind)
         return covering if most is None else min(covering, most)
 
+    def expected_trips(self, request: Request, loop: int, behind: int = 0) -> float:
+        """Trips in total to be expected of a row in this loop, with so many behind it."""
+        known, most, guess = request.trips_in(loop), self._graph.loops[loop].trips_max, self._guesses[loop]
+        if known is not None or guess is None:
+            return self.trips(request, loop, behind)
+        mean = guess.mean(request.size, behind)
+        return mean if most is None else min(mean, most)
+
     def left_ns(self, request: Request, cursor: int = 0, behind: int = 0) -> int:
         """Time one row still needs from a node on, with so many iterations of that node's loop behind it."""
         at = self._stage_at[cursor]

@@ -27,6 +27,8 @@ class Reason(StrEnum):
     START_DRAIN = "start: draining, no further row can come"
     START_LATE = "start: already late, the largest batch"
     JOIN_STEP = "join: newcomers enter the running loop"
+    JOIN_LOOP = "join: enough wait to interrupt the running loop"
+    STAY_LOOP = "continue: too few wait to interrupt the running loop"
     STAY_CHEAPER = "continue: newcomers wait, predicted to cost less"
     PREEMPT_CHEAPER = "preempt: newcomers catch up, predicted to cost less"
     PREEMPT_URGENT = "preempt: newcomers of a higher priority"

@@ -7,15 +7,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from lazybatch.core.control import Control
 from lazybatch.core.graph import Loop, NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.lengths import LengthGuess
+from lazybatch.core.loop_control import NEVER, LoopControl
 from lazybatch.core.loop_table import LoopTable
 from lazybatch.core.policies import Cellular, Continuous, GraphBatching, LazyBatching, Oracle, Serial, Start
+from lazybatch.core.policies.lookahead import Lookahead
 from lazybatch.core.request import Request
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.core.task import Completion, Merge, Reason, Split, Task
 from lazybatch.errors import InvalidInput, InvariantError, Overloaded
+from lazybatch.solver import batch_times_ns, solve_times
 from tests.core.kit import Asked, linear, row, sub_batch
 from tests.core.loop_kit import LoopLedger, loop_spec
 from tests.core.test_scheduler_moves import Eager, SchedulerMoves
@@ -328,7 +332,32 @@ POLICIES = st.one_of(
 def schedulers(draw: st.DrawFn) -> Scheduler:
     """One or two models with loops under any policy."""
     lanes = [draw(loop_specs(model)) for model in "ab"[: draw(st.integers(1, 2))]]
-    return Scheduler(lanes, draw(POLICIES), isolate_failures=draw(st.booleans()))
+    policy = draw(st.one_of(POLICIES, st.none())) or draw(lookaheads(lanes))
+    return Scheduler(lanes, policy, isolate_failures=draw(st.booleans()))
+
+
+@st.composite
+def lookaheads(draw: st.DrawFn, lanes: list[LaneSpec]) -> Lookahead:
+    """The default policy with any thresholds."""
+    loops = {}
+    for spec in lanes:
+        needed = draw(st.lists(st.sampled_from([1, 1, 2, 3, NEVER]), min_size=1, max_size=5))
+        control = LoopControl(spec.graph.model, "loop", (1e-3,), (tuple(needed),), (0.0,))
+        loops[spec.graph.model] = [None if loop.same_iteration else control for loop in spec.graph.loops]
+    return Lookahead({spec.graph.model: solved(spec) for spec in lanes}, loops)
+
+
+_SOLVED: dict[tuple[int, ...], Control] = {}
+
+
+def solved(spec: LaneSpec) -> Control:
+    """The graph-level control of a lane; equal ones are solved once."""
+    table = spec.unrolled("mean")
+    assert table is not None
+    times = batch_times_ns(table, spec.max_batch_size, joinable=spec.joinable, allowed_sizes=spec.allowed_sizes)
+    if times not in _SOLVED:
+        _SOLVED[times] = solve_times("any", times)
+    return _SOLVED[times]
 
 
 class LoopMoves(SchedulerMoves):

@@ -12,6 +12,8 @@ what rows in flight spend in the tail, so that the mean is not bought with the s
 Who was refused is looked at again when something has changed for him: one more row of his model, a merge, the end of a
 sub-batch. Until then the newcomers' way to catch up only grows.
 
+In a running loop newcomers of its own model come in by solved thresholds (`joining`).
+
 Priorities are strict. Rows of the highest level that waits start first, and no row is preempted by a lower one. Among
 equals nobody starves: a sub-batch lends its turn to other models only up to `LENDING` times its own run; one that has
 been in flight for `PATIENCE` of its model's longest runs is preempted no more; and a model is passed over for no longer
@@ -28,6 +30,7 @@ from lazybatch.core.control import Control
 from lazybatch.core.infq import Alone
 from lazybatch.core.lane import Lane
 from lazybatch.core.policies.base import Choice, Comparison, Start, Stay, View, Wait, most_urgent_first
+from lazybatch.core.policies.joining import Joining, LoopControls
 from lazybatch.core.policies.prediction import Running, drain
 from lazybatch.core.policies.prospect import Prospect
 from lazybatch.core.request import UNBOUNDED_NS, Request
@@ -50,13 +53,15 @@ class Score(NamedTuple):
 class Lookahead:
     """One-step lookahead over the solved graph-level control. See the module's text.
 
-    controls: one per model, from `lazybatch.solver.solve`. One object serves one scheduler: it learns arrival rates.
+    controls: one per model, from `lazybatch.solver.solve`. loops: by model, one per loop, from `lazybatch.loop_solver`;
+    models whose graphs have none may be left out. One object serves one scheduler: it learns arrival rates.
     """
 
     needs_table = True
 
-    def __init__(self, controls: Mapping[str, Control]) -> None:
+    def __init__(self, controls: Mapping[str, Control], loops: LoopControls | None = None) -> None:
         self._prospect = Prospect(controls)
+        self._joining = Joining(loops) if loops else None
         self._levels = False
         self._news: set[str] = set()
         self._settled: tuple[int, int, int] | None = None
@@ -75,6 +80,10 @@ class Lookahead:
         top = view.active
         if top is None:
             return self._start_or_wait(view, now)
+        if self._joining is not None and top.progress is not None:
+            choice = self._join(self._joining, view, top, now)
+            if type(choice) is Start or len(view.lanes) == 1:
+                return choice
         situation = (len(view.stack), top.id, len(top.requests))
         if situation != self._settled:
             lanes = view.lanes
@@ -130,6 +139,16 @@ class Lookahead:
         compared = Comparison(stay.cost_ns, best.cost_ns, stay.late, best.late)
         return Start(chosen, chosen_rows, reason, comparison=compared)
 
+    def _join(self, joining: Joining, view: View, top: SubBatch, now: int) -> Choice:
+        """Whether rows of the active sub-batch's own model come into the loop that it runs."""
+        lane = view.lane_of(top.model)
+        if not len(lane.queue) or (len(view.lanes) > 1 and lane not in self._leading(view, now)):
+            return None
+        above = _head_level(lane, now) - max(_level(entry) for entry in view.stack) if self._ranked(view) else 0
+        if above < 0:
+            return None
+        return joining.decide(lane, top, self._prospect.rate_per_ns(lane.model, now), now, at_once=above > 0)
+
     def _ranked(self, view: View) -> bool:
         """Whether rows can be of different levels."""
         return self._levels or any(lane.spec.levels for lane in view.lanes)
@@ -146,11 +165,12 @@ class Lookahead:
     def _newcomers(self, lane: Lane, view: View, outranked: bool, now: int) -> int:
         """Rows of a lane that may preempt now, and can merge with what it has in flight; 0 for none.
 
-        outranked: they are of a higher level than all that is in flight, so nobody there is asked.
+        outranked: they are of a higher level than all that is in flight, so nobody there is asked. Into a model with
+        loops that is in flight they come by `Joining` alone.
         """
         head = lane.queue.head(now)
         room = lane.rows_max - lane.table.rows
-        if head is None or room <= 0 or self._crowded_rows(lane):
+        if head is None or room <= 0 or self._crowded_rows(lane) or (lane.loops and len(lane.table)):
             return 0
         rows = 1 if type(head.signature) is Alone or not lane.spec.joinable else _compatible(lane, room, now)
         top = lane.table.top
@@ -184,7 +204,7 @@ class Lookahead:
         if len(lanes) > 1:
             leading = self._leading(view, now)
             lanes = [lane for lane in lanes if lane in leading]
-        elif (until_ns := self._waits_until(lanes[0], view, now)) > now:
+        elif not lanes[0].loops and (until_ns := self._waits_until(lanes[0], view, now)) > now:
             return Wait(until_ns)
         sizes = {lane: self._sizes(lane, now) for lane in lanes}
         chosen, rows = lanes[0], sizes[lanes[0]][0]
@@ -215,6 +235,8 @@ class Lookahead:
     def _sizes(self, lane: Lane, now: int) -> list[int]:
         """Numbers of rows worth comparing: what the control advises, then with deadlines all, half, one."""
         fits = _startable(lane, now)
+        if lane.loops:  # whoever comes later need not wait for the end of these
+            return [min(fits, lane.rows_best)]
         if rows := self._crowded_rows(lane):
             return [min(fits, rows)]
         advised = min(self._prospect.advice(lane, len(lane.queue)) or fits, fits)

@@ -71,6 +71,10 @@ class Prospect:
             self.sla_ns[request.model] = sla_ns
             self.late_price_ns[request.model] = LATE_WEIGHT * sla_ns
 
+    def rate_per_ns(self, model: str, now: int) -> float:
+        """Estimated arrivals of a model per nanosecond; the least positive number before anything is known."""
+        return self._rates[model].per_ns(now) or 5e-324
+
     def look(self, lanes: Sequence[Lane], now: int) -> None:
         """Bring everything up to the present moment."""
         if len(lanes) == 1:

@@ -1,0 +1,106 @@
+"""Who is let into a running loop: thresholds, places, deadlines."""
+
+from __future__ import annotations
+
+import pytest
+
+from lazybatch.core.batch_table import SubBatch
+from lazybatch.core.lane import Lane
+from lazybatch.core.latency import LatencyTable
+from lazybatch.core.lengths import LengthGuess
+from lazybatch.core.loop_control import NEVER, LoopControl
+from lazybatch.core.policies.base import Choice, Start, Stay
+from lazybatch.core.policies.joining import Joining
+from lazybatch.core.request import Request
+from lazybatch.core.task import Reason
+from tests.core.kit import row
+from tests.core.loop_kit import loop_spec
+
+TABLE = LatencyTable.uniform("m", 2, 200, 0, (1, 4))
+"""100 ns for each node, however many rows."""
+RATE = 1e-3
+
+
+def thresholds(*needed: int) -> Joining:
+    """A control of one loop with the same thresholds at every rate."""
+    return Joining({"m": (LoopControl("m", "loop0", (RATE,), (needed,), (0.0,)),)})
+
+
+def standing(*requests: Request, steps: int = 0, signature: str | None = None) -> tuple[Lane, SubBatch]:
+    """A lane whose loop (node 1, behind node 0) runs these rows, after so many steps."""
+    lane = Lane(loop_spec(2, (1, 2), table=TABLE, max_batch_size=4, lengths=(LengthGuess.of([4, 6]),)))
+    top = SubBatch(0, "m", list(requests))
+    top.cursor = 1
+    lane.table.push(top)
+    assert top.progress is not None
+    for _ in range(steps):
+        top.progress.step(())
+    return lane, top
+
+
+def decided(joining: Joining, lane: Lane, top: SubBatch, *waiting: Request, at_once: bool = False) -> Choice:
+    """What is decided with these rows waiting, at time 0."""
+    for request in waiting:
+        lane.queue.push(request)
+    return joining.decide(lane, top, RATE, 0, at_once=at_once)
+
+
+def test_newcomers_come_in_once_enough_wait() -> None:
+    """Two are needed with one running: one waits, two are let in together."""
+    lane, top = standing(row(0))
+    assert decided(thresholds(1, 2, 3), lane, top, row(1)) == Stay(Reason.STAY_LOOP)
+    assert decided(thresholds(1, 2, 3), lane, top, row(2)) == Start(lane, 2, Reason.JOIN_LOOP)
+
+
+def test_no_more_than_there_is_room_for() -> None:
+    """Of five that wait only the three that fit beside the one running are let in."""
+    lane, top = standing(row(0))
+    assert decided(thresholds(1, 1), lane, top, *(row(id) for id in range(1, 6))) == Start(lane, 3, Reason.JOIN_LOOP)
+
+
+def test_a_more_urgent_row_needs_no_company() -> None:
+    """Where those who wait outrank those who run, the threshold is one."""
+    lane, top = standing(row(0))
+    assert decided(thresholds(1, NEVER), lane, top, row(1), at_once=True) == Start(lane, 1, Reason.JOIN_LOOP)
+
+
+@pytest.mark.parametrize("why", ["nobody waits", "another signature", "no room", "another node", "no control"])
+def test_where_nobody_can_come_in_nothing_is_said(why: str) -> None:
+    """None: the decision is not about joining."""
+    joining = thresholds(*[1] * 4)
+    lane, top = standing(*(row(id) for id in range(4 if why == "no room" else 1)))
+    waiting = [] if why == "nobody waits" else [row(9, signature="y" if why == "another signature" else None)]
+    if why == "another node":
+        lane.table.advance(top, [0])
+        top.cursor = 0
+    if why == "no control":
+        joining = Joining({"m": (None,)})
+    assert decided(joining, lane, top, *waiting) is None
+
+
+def test_only_rows_of_the_heads_signature_count() -> None:
+    """Two wait, one of which could not join: one is too few."""
+    lane, top = standing(row(0))
+    assert decided(thresholds(1, 2), lane, top, row(1), row(2, signature="y")) == Stay(Reason.STAY_LOOP)
+
+
+def test_a_deadline_in_the_loop_keeps_newcomers_out() -> None:
+    """After two iterations three more are expected (300 ns); newcomers would add 100 ns, too late for 350."""
+    for deadline, choice in ((350, Stay), (400, Start), (250, Start)):
+        lane, top = standing(Request(0, "m", 0, deadline), steps=2)
+        assert type(decided(thresholds(1, 1), lane, top, row(1))) is choice, (
+            "a row that is late in any case vetoes nothing"
+        )
+
+
+def test_a_deadline_in_the_queue_brings_newcomers_in() -> None:
+    """A newcomer takes 100 + 5 x 100 ns. Waiting for a second one, expected in 1000 ns, would make it late."""
+    for deadline, choice in ((600, Start), (5000, Stay), (500, Stay)):
+        lane, top = standing(row(0))
+        assert type(decided(thresholds(1, 2), lane, top, Request(1, "m", 0, deadline))) is choice
+
+
+def test_trips_that_are_known_are_followed() -> None:
+    """The newcomer is known to make a single trip: its deadline stands even if it waits."""
+    lane, top = standing(row(0))
+    assert type(decided(thresholds(1, 2), lane, top, Request(1, "m", 0, 1200, trips=(1,)))) is Stay
