@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lazybatch.executors.ort_session import open_session
-from lazybatch.partition.onnx.cost import SURROUNDINGS_S, dispatch_seconds, measure
+from lazybatch.partition.costs import SURROUNDINGS_S
+from lazybatch.partition.onnx.cost import dispatch_seconds, measure
 from lazybatch.partition.onnx.optimise import optimise
 from lazybatch.partition.onnx.source import read_source
 from tests.onnx_models import F32, build, const, floats, op, save, value
