@@ -74,7 +74,7 @@ class TestCheck:
     ) -> None:
         """Should the nodes ever answer differently from the whole model, that is exit status 1 and said in capitals."""
         report = CheckReport("mlp", 2, True, None, float("nan"), 1.0, False, ("a note",))
-        monkeypatch.setattr("lazybatch.cli.checks.check_model", lambda model: report)
+        monkeypatch.setattr("lazybatch.cli.checks.check", lambda model: report)
         status, got = run_json(capsys, "check", mlp)
         assert (status, got["identical"], got["max_abs_diff"]) == (1, False, None)
         assert main(["check", str(mlp)]) == 1

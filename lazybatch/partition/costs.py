@@ -1,13 +1,14 @@
 """What operators cost at one row, whatever runs them.
 
-Owns: `Costs`, and the timing of calls on machines that others use, too.
+Owns: `Costs`, what nodes are called after them, and the timing of calls on machines that others use, too.
 Must not know: any framework, how cuts are chosen from costs.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 RUNS = 15
@@ -52,3 +53,13 @@ def least_seconds(call: Callable[[], object], runs: int = RUNS) -> float:
         call()
         spent.append(time.thread_time() - start or time.perf_counter() - wall)
     return min(spent)
+
+
+def piece_name(k: int, operators: Sequence[str], costs: Sequence[float]) -> str:
+    """Position and the operator that takes most of the time: readable in traces, unique by position."""
+    if not operators:
+        return f"{k:02d}"
+    share: Counter[str] = Counter()
+    for operator, cost in zip(operators, costs or [1.0] * len(operators), strict=True):
+        share[operator] += int(cost * 1e9) + 1
+    return f"{k:02d}-{share.most_common(1)[0][0]}"

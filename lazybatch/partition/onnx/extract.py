@@ -7,7 +7,6 @@ Must not know: why it was cut there.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from onnx import helper
 
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.ort_session import WEIGHTS_FILE
+from lazybatch.partition.costs import piece_name
 from lazybatch.partition.liveness import Liveness
 from lazybatch.partition.manifest import MANIFEST_FILE
 from lazybatch.partition.onnx.liveness import constants, liveness_of, reads
@@ -62,7 +62,7 @@ def extract(
         share = sum(costs[start + 1 : end + 1]) / total if costs else 0.0
         pieces.append(
             Piece(
-                name=_name(k, nodes, costs[start + 1 : end + 1]),
+                name=piece_name(k, [node.op_type for node in nodes], costs[start + 1 : end + 1]),
                 path=path,
                 inputs=tuple(inputs),
                 outputs=tuple(outputs),
@@ -107,16 +107,6 @@ def _declare(name: str, shape: Shape, k: int | None) -> onnx.ValueInfoProto:
 
 def _bare(name: str) -> onnx.ValueInfoProto:
     return onnx.ValueInfoProto(name=name)
-
-
-def _name(k: int, nodes: Sequence[onnx.NodeProto], costs: Sequence[float]) -> str:
-    """Position and the operator that takes most of the time: readable in traces, unique by position."""
-    if not nodes:
-        return f"{k:02d}"
-    share: Counter[str] = Counter()
-    for node, cost in zip(nodes, costs or [1.0] * len(nodes), strict=True):
-        share[node.op_type] += int(cost * 1e9) + 1
-    return f"{k:02d}-{share.most_common(1)[0][0]}"
 
 
 def _in_place(

@@ -14,7 +14,7 @@ from lazybatch.partition.proof.crowd import crowded, strays
 from lazybatch.partition.proof.inputs import candidates, find_recipes, typical
 from lazybatch.partition.proof.ports import Port
 from lazybatch.partition.proof.probe import Evidence, Runner, probe
-from lazybatch.partition.proof.rows import Array, Candidate, Recipe
+from lazybatch.partition.proof.rows import Array, Candidate, Feeds, Recipe
 
 NO_INPUT = "no input found that the model accepts; pass example_inputs"
 NO_AXIS = "no input has a batch axis: every dimension is fixed"
@@ -53,18 +53,20 @@ def judge(
     batch_axes: Mapping[str, int | None] | None,
     examples: Mapping[str, Sequence[Array]] | None,
     tolerance: float | None,
+    drawn: bool = False,
 ) -> Verdict:
     """Try candidates until one holds on first sight; the one that came furthest names the reason where none does.
 
-    options: the inputs with every dimension named; several where their ranks are not known.
+    options: the inputs with every dimension named; several where their ranks are not known. drawn: probe with freely
+    drawn rows, too, where there are examples and the model accepts such rows.
     """
     best: Verdict | None = None
     for ports in options:
         for candidate in candidates(ports, batch_axes) or [{}]:
-            recipes = find_recipes(ports, candidate, lambda feeds: list(run(feeds).values()), examples)
+            recipes = recipes_for(ports, candidate, run, examples, drawn=drawn)
             if not recipes:
                 continue
-            usual = typical(ports, candidate, recipes[-1], lambda feeds: list(run(feeds).values()))
+            usual = typical(ports, candidate, recipes[-1], _values_of(run))
             if not candidate:
                 fixed = NO_AXIS if batch_axes is None else "batch_axes names no batched input"
                 return Verdict(ports, {}, recipes, usual, None, fixed)
@@ -84,3 +86,22 @@ def judge(
             return best
     first = candidates(options[0], batch_axes)
     return Verdict(options[0], first[0] if first else {}, [], None, None, NO_INPUT if first else NO_AXIS)
+
+
+def recipes_for(
+    ports: Sequence[Port],
+    candidate: Candidate,
+    run: Runner,
+    examples: Mapping[str, Sequence[Array]] | None,
+    *,
+    drawn: bool,
+) -> list[Recipe]:
+    """Recipes the model accepts, the one after the examples last; see `judge` for ``drawn``."""
+    found = find_recipes(ports, candidate, _values_of(run), examples)
+    if drawn and examples and found:
+        return [*find_recipes(ports, candidate, _values_of(run), want=1), *found]
+    return found
+
+
+def _values_of(run: Runner) -> Callable[[Feeds], Sequence[Array]]:
+    return lambda feeds: list(run(feeds).values())
