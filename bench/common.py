@@ -35,6 +35,8 @@ class Report:
     rows: list[dict[str, Any]] = field(default_factory=list)
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further parts of the document, by key."""
 
     def figure(self, name: str, value: float | bool | None, target: str, holds: bool | None) -> None:
         """Record a figure somebody asked for. value and holds are None where this run did not measure it."""
@@ -63,7 +65,7 @@ class Report:
     def finish(self, path: Path | None) -> int:
         """Write the JSON file if one is wanted, show the figures, and return the exit status: 1 if one fails."""
         if path is not None:
-            document = {"rows": self.rows, "provenance": self.provenance(), "figures": self.figures}
+            document = {"rows": self.rows, "provenance": self.provenance(), "figures": self.figures, **self.extra}
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(path.name + ".tmp")
             partial.write_text(json.dumps(document, indent=1, default=str) + "\n")
@@ -130,6 +132,13 @@ def progress(text: str) -> None:
     """Say what is being done, on a terminal only."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def progress_bar(done: int, total: int, text: str) -> None:
+    """How many of the runs are done, on a terminal only."""
+    width = 24
+    filled = width * done // max(total, 1)
+    progress(f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total} {text}")
 
 
 def progress_end() -> None:

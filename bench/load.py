@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import lazybatch as lb
 from bench.common import Report, parser, progress, run_script
+from bench.live import schedule, serve, warm
 from bench.models import NAMES, Batch, Subject, subject
-from lazybatch.demo.load import Offer, offer
 from lazybatch.errors import ExecutionError, InvalidInput, Overloaded
 from lazybatch.executors.ort_session import open_session
 from lazybatch.metrics import latency_summary
@@ -124,10 +124,10 @@ def closed_loop(call: Callable[[list[Batch]], object], rows: Sequence[Batch], pl
 
 def open_loop(batcher: lb.LazyBatcher, model: str, rows: Sequence[Batch], rate_rps: float, plan: Any) -> Tally:
     """Poisson arrivals of single rows for --seconds."""
-    rng = random.Random(plan.seed)
-    arrivals = poisson(rate_rps, max(1, round(rate_rps * plan.seconds)), plan.seed)
+    arrivals_ns = poisson(rate_rps, max(1, round(rate_rps * plan.seconds)), plan.seed)
+    offers = schedule(model, rows, arrivals_ns, plan.seed)
     start_s = time.perf_counter()
-    calls = offer(batcher, [Offer(at_ns, model, rng.choice(rows)) for at_ns in arrivals])
+    calls = serve(batcher, offers)
     tally = Tally(wall_s=time.perf_counter() - start_s, attempted=len(calls))
     for call in calls:
         tally.lags_ns.append(max(0, call.lag_ns))
@@ -215,9 +215,7 @@ def _served(
         max_delay=delay_ms / 1e3 if policy == "graph" else 0.0,
         queue_capacity=chosen.queue_capacity,
     ) as batcher:
-        batcher.predict_batch(rows[: chosen.max_batch_size])
-        for row in rows[:4]:
-            batcher.predict(row)
+        warm(batcher, rows, chosen.max_batch_size)
         before = batcher.stats()
         if rate_rps is None:
             tally, per_call = closed_loop(batcher.predict_batch, rows, chosen), chosen.rows_per_call

@@ -1,4 +1,4 @@
-"""What a decision costs: the scheduler's own time per dispatch, and simulated dispatches per second.
+"""What a decision costs: the scheduler's time per dispatch, the default policy's own, simulated dispatches per second.
 
 Owns: driving the core on a synthetic table, with a clock around its calls.
 Must not know: executors, threads.
@@ -9,18 +9,22 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+from lazybatch.core.control import Control
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
-from lazybatch.core.policies import by_name
+from lazybatch.core.policies import Choice, Policy, View, by_name
+from lazybatch.core.policies.lookahead import Lookahead
 from lazybatch.core.request import Request
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.simulator import simulate
+from lazybatch.solver import solve
 from lazybatch.workload import poisson
 
-POLICIES = ("serial", "graph", "lazy")
+POLICIES = ("serial", "graph", "lazy", "lookahead")
 NODES, ROWS_MAX, SLA_NS = 20, 16, 100_000_000
 LOAD = 0.9
 """Offered rate over what full batches, or for serial single rows, could serve."""
@@ -34,6 +38,52 @@ def lanes(models: int) -> list[LaneSpec]:
         graph = NodeGraph.chain(f"m{k}", table.nodes)
         made.append(LaneSpec(graph, table, max_batch_size=ROWS_MAX, queue_capacity=1 << 20))
     return made
+
+
+@cache
+def _control(model: str) -> Control:
+    table = LatencyTable.uniform(model, NODES, 4_000_000, 1_000_000, (1, 2, 4, 8, 16))
+    return solve(table, ROWS_MAX)
+
+
+def policy_of(name: str, specs: Sequence[LaneSpec]) -> Policy:
+    """A policy by name, for these lanes."""
+    if name == "lookahead":
+        return Lookahead({spec.graph.model: _control(spec.graph.model) for spec in specs})
+    return by_name(name)
+
+
+class Timed:
+    """A policy with a clock around its decisions.
+
+    fresh_ns: times of those that follow an arrival; the others can often be answered as before.
+    """
+
+    needs_table = True
+
+    def __init__(self, inner: Policy) -> None:
+        self._inner = inner
+        self._inner_arrived = getattr(inner, "arrived", None)
+        self._news = False
+        self.all_ns: list[int] = []
+        self.fresh_ns: list[int] = []
+
+    def arrived(self, request: Request) -> None:
+        """Pass it on; the next decision is fresh."""
+        self._news = True
+        if self._inner_arrived is not None:
+            self._inner_arrived(request)
+
+    def decide(self, view: View, now: int) -> Choice:
+        """As the policy, timed."""
+        start_ns = time.perf_counter_ns()
+        choice = self._inner.decide(view, now)
+        spent_ns = time.perf_counter_ns() - start_ns
+        self.all_ns.append(spent_ns)
+        if self._news:
+            self.fresh_ns.append(spent_ns)
+        self._news = False
+        return choice
 
 
 def trace(specs: Sequence[LaneSpec], policy: str, count: int, seed: int) -> list[Request]:
@@ -52,7 +102,7 @@ def trace(specs: Sequence[LaneSpec], policy: str, count: int, seed: int) -> list
 def decision_times_ns(policy: str, models: int, requests: int, seed: int = 0) -> list[int]:
     """Per dispatch, the time spent in the core since the dispatch before: add, expire, complete, schedule."""
     specs = lanes(models)
-    scheduler, pending = Scheduler(specs, by_name(policy)), trace(specs, policy, requests, seed)
+    scheduler, pending = Scheduler(specs, policy_of(policy, specs)), trace(specs, policy, requests, seed)
     latency = {lane.model: lane.times_ns for lane in scheduler.lanes}
     clock = time.perf_counter_ns
     arrived, now, spent_ns = 0, 0, 0
@@ -100,16 +150,39 @@ def measure_decisions(requests: int) -> list[dict[str, Any]]:
     return rows
 
 
+def measure_policy(requests: int, policy: str = "lookahead") -> list[dict[str, Any]]:
+    """One row per number of models: what the policy itself takes per decision, on all and on fresh ones."""
+    rows = []
+    for models in (1, 4):
+        specs = lanes(models)
+        timed = Timed(policy_of(policy, specs))
+        result = simulate(specs, timed, trace(specs, policy, requests, seed=0))
+        rows.append(
+            {
+                "what": "policy",
+                "policy": policy,
+                "models": models,
+                "decisions": len(timed.all_ns),
+                "median_us": statistics.median(timed.all_ns) / 1e3,
+                "fresh_median_us": statistics.median(timed.fresh_ns) / 1e3,
+                "fresh_p99_us": sorted(timed.fresh_ns)[int(len(timed.fresh_ns) * 0.99)] / 1e3,
+                "policy_failures": result.scheduler.counts.policy_failures,
+            }
+        )
+    return rows
+
+
 def measure_simulator(requests: int) -> list[dict[str, Any]]:
-    """One row per policy: simulated dispatches per second of wall time (the best of three runs of one trace)."""
+    """One row per policy: simulated dispatches per second of wall time (the best of five runs of one trace)."""
     rows = []
     for policy in POLICIES:
         specs = lanes(1)
         arrivals = trace(specs, policy, requests, seed=0)
         walls_s = []
-        for _ in range(3):
+        for _ in range(5):
+            made = policy_of(policy, specs)
             start_s = time.perf_counter()
-            result = simulate(specs, by_name(policy), arrivals)
+            result = simulate(specs, made, arrivals)
             walls_s.append(time.perf_counter() - start_s)
         rows.append(
             {

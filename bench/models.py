@@ -7,7 +7,7 @@ Must not know: what is measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,23 @@ Batch = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model file and a maker of inputs: ``batch(rows, seed)`` has a batch axis."""
+    """A model file and a maker of inputs: ``batch(rows, seed)`` has a batch axis.
+
+    cutting: options of `lazybatch.load` that say how it is cut, where the defaults are not what is wanted.
+    """
 
     name: str
     path: Path
     batch: Callable[[int, int], Batch]
+    cutting: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Model:
         """The model, split and planned for the shapes that are measured."""
-        return lb.load(self.path, example_inputs=self.rows(2))
+        return lb.load(self.path, **{"example_inputs": self.rows(2), **self.cutting})
+
+    def load_whole(self) -> Model:
+        """The model as one node, as servers without node-level scheduling run it."""
+        return lb.load(self.path, **{"example_inputs": self.rows(2), **self.cutting, "preempt_within": WHOLE_S})
 
     def rows(self, count: int, seed: int = 0) -> list[Batch]:
         """Rows without a batch axis, as callers submit them."""
@@ -49,7 +57,13 @@ _PACKAGED = {
     "ppocr-rec": ("reader", (3, 48, 320)),
     "ppocr-cls": ("direction", (3, 48, 192)),
 }
-NAMES = (*zoo.ZOO, *_PACKAGED)
+LARGE, LARGE_SIDE, CUT_SIDE = "ppocr-det-960", 960, 320
+"""The detector on a page instead of a label. It is cut by what it costs at a smaller size: inner values of large images
+are too many bytes to be looked at all at once, and the shares of its nodes stay the same."""
+LARGE_NODE_S = 0.010
+"""No node of it longer than this, where there is a cut."""
+WHOLE_S = 3600.0
+NAMES = (*zoo.ZOO, *_PACKAGED, LARGE)
 ZOO_FOLDER = CACHE / "zoo"
 
 
@@ -69,10 +83,23 @@ def subject(name: str, *, zoo_folder: Path = ZOO_FOLDER) -> Subject:
     if name in _PACKAGED:
         kind, shape = _PACKAGED[name]
         return Subject(name, find(kind), partial(_noise, {"x": (shape, np.dtype(np.float32))}))
+    if name == LARGE:
+        return _large()
     path = Path(name)
     if path.suffix == ".onnx" and path.exists():
         return Subject(path.stem, path, partial(_noise, _inputs_of(path)))
     raise InvalidInput(f"model {name!r} is neither a file that exists nor one of {', '.join(NAMES)}")
+
+
+def _large() -> Subject:
+    kind, (channels, *_) = _PACKAGED["ppocr-det"]
+    small, large = ({"x": ((channels, side, side), np.dtype(np.float32))} for side in (CUT_SIDE, LARGE_SIDE))
+    whole = _noise(small, 2, 0)
+    cutting = {
+        "example_inputs": [{name: array[k] for name, array in whole.items()} for k in range(2)],
+        "preempt_within": LARGE_NODE_S * (CUT_SIDE / LARGE_SIDE) ** 2,
+    }
+    return Subject(LARGE, find(kind), partial(_noise, large), cutting)
 
 
 def _noise(inputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], rows: int, seed: int) -> Batch:

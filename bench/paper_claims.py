@@ -1,51 +1,24 @@
-"""What the paper said, what the runs give, and why they differ.
+"""What the paper said of its figures, what the runs give, and why they differ.
 
-Owns: the paper's statements, the figures, the lines of the table.
+Owns: the statements about single models by load, and the list of all statements.
 Must not know: how rows were made. "Average" is the mean over rates or loads of the ratios of `paper_results`.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 from bench.common import Report
+from bench.paper_claim import Claim, average, both, triple, usual
 from bench.paper_results import Results
-from bench.paper_studies import MAIN, TOGETHER
+from bench.paper_sensitivity import dec_timesteps, language_pairs, max_batch
+from bench.paper_sharing import colocation, overload, past_saturation
+from bench.paper_studies import MAIN
 from graphs.npu import NETWORKS, PAPER_MS, latency_table
 
 LATENCY = {"resnet50": 5.3, "gnmt": 2.7, "transformer": 2.5}
 THROUGHPUT = {"resnet50": 1.1, "gnmt": 1.3, "transformer": 1.2}
-RATE_HIGHEST = 1000
-"""Averages of latency end here: the paper calls 500 queries/s and more a high load, and tells of no overload."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One line of the table."""
-
-    what: str
-    paper: str
-    ours: str
-    why: str
-
-
-def _average(ratios: Mapping[float, float]) -> float:
-    return statistics.fmean(ratios.values())
-
-
-def _usual(ratios: Mapping[float, float]) -> float:
-    """Average without the rates of overload."""
-    return statistics.fmean(ratio for rate, ratio in ratios.items() if rate <= RATE_HIGHEST)
-
-
-def _both(results: Results, line: Callable[[str], str]) -> str:
-    return "; ".join(f"{policy}: {line(policy)}" for policy in dict.fromkeys(("lazy", results.ours)))
-
-
-def _triple(values: Iterable[float], form: str = ".2f") -> str:
-    return " / ".join(f"{value:{form}}" for value in values)
 
 
 def fig3(results: Results) -> Claim:
@@ -66,8 +39,8 @@ def single(results: Results) -> Claim:
     ours = {model: latency_table(NETWORKS[model]()).whole_ns(1) / 1e6 for model in PAPER_MS}
     return Claim(
         "Table II: single-batch latency of ResNet / GNMT / Transformer",
-        _triple(PAPER_MS.values(), "g") + " ms (remembered, unverified)",
-        _triple(ours.values()) + " ms",
+        triple(PAPER_MS.values(), "g") + " ms (remembered, unverified)",
+        triple(ours.values()) + " ms",
         "an analytic model; GNMT as published (8 + 8 layers, the context fed to every decoder layer) reads more "
         "weights per step than the paper's time allows for at 18 words",
     )
@@ -81,20 +54,20 @@ def fig12(results: Results, report: Report) -> Claim:
     """Latency against the best window."""
     for model, target in LATENCY.items():
         if results.of("fig12_13", model=model):
-            ratio = _usual(results.ratio("fig12_13", results.ours, model=model))
+            ratio = usual(results.ratio("fig12_13", results.ours, model=model))
             report.at_least(f"latency_over_best_window/{model}/{results.ours}", ratio, target, "x")
     models = [model for model in MAIN if results.of("fig12_13", model=model)]
 
     def line(policy: str) -> str:
-        windows = [_usual(results.ratio("fig12_13", policy, model=model)) for model in models]
-        free = [_usual(results.ratio("fig12_13", policy, pool=("graph",), model=model)) for model in models]
-        return f"{_triple(windows)} times the best window, {_triple(free)} times GraphB(0)"
+        windows = [usual(results.ratio("fig12_13", policy, model=model)) for model in models]
+        free = [usual(results.ratio("fig12_13", policy, pool=("graph",), model=model)) for model in models]
+        return f"{triple(windows)} times the best window, {triple(free)} times GraphB(0)"
 
-    limits = _triple(_usual(results.limit("lower_bound_ms", model)) for model in models if _bounded(results, model))
+    limits = triple(usual(results.limit("lower_bound_ms", model)) for model in models if _bounded(results, model))
     return Claim(
         "Fig. 12: latency of the best graph batching over LazyBatching's",
-        _triple(LATENCY.values(), "g"),
-        _both(results, line) + f"; no policy can have more than {limits}",
+        triple(LATENCY.values(), "g"),
+        both(results, line) + f"; no policy can have more than {limits}",
         "a window costs every lone request its length, so the ratio is at most about (S(1) + window) / S(1): with the "
         "shortest window, 5 ms, 6 for ResNet, 3 for Transformer, 1.5 for GNMT, and less where queues fill batches by "
         "themselves. The limit is the best window's mean over the lower bound of the same arrivals. Windows of 10 ms "
@@ -107,7 +80,7 @@ def headline(results: Results) -> Claim:
 
     def line(policy: str) -> str:
         latency = [
-            _usual(results.ratio("fig12_13", policy, choose=statistics.fmean, model=model))
+            usual(results.ratio("fig12_13", policy, choose=statistics.fmean, model=model))
             for model in MAIN
             if results.of("fig12_13", model=model)
         ]
@@ -116,7 +89,7 @@ def headline(results: Results) -> Claim:
     return Claim(
         "Abstract: response time, throughput, SLA satisfaction over graph batching",
         "15 / 1.5 / 5.5 times",
-        _both(results, line),
+        both(results, line),
         "an average over all windows, the longest included; it measures the windows more than the policy",
     )
 
@@ -138,9 +111,9 @@ def fig13(results: Results, report: Report) -> Claim:
     ]
     return Claim(
         "Fig. 13: throughput over the best graph batching's",
-        _triple(THROUGHPUT.values(), "g"),
-        _both(results, lambda policy: _triple(found[policy]) + " at the highest rate, past saturation")
-        + f"; capacity at node level over graph level: {_triple(capacities)}",
+        triple(THROUGHPUT.values(), "g"),
+        both(results, lambda policy: triple(found[policy]) + " at the highest rate, past saturation")
+        + f"; capacity at node level over graph level: {triple(capacities)}",
         "with open-loop arrivals every policy that keeps up serves exactly the offered rate, and past saturation graph "
         "batching runs full batches, which no policy exceeds on these profiles (capacities at node and at graph level "
         "are equal); the paper's ratios can come from runs too short for a long window, whose last batches end late",
@@ -154,7 +127,7 @@ def fig14(results: Results) -> Claim:
     return Claim(
         "Fig. 14: 99th percentile of Transformer, LazyBatching against the best graph batching",
         "54 against 123 ms",
-        _both(results, lambda policy: f"{results.mean('p99_ms', 'fig14', policy=policy):.1f}")
+        both(results, lambda policy: f"{results.mean('p99_ms', 'fig14', policy=policy):.1f}")
         + f"; {least}: {p99[least]:.1f}; GraphB(0): {results.mean('p99_ms', 'fig14', policy='graph'):.1f} ms",
         "at 500/s; the paper does not say at which rate. 123 ms is the tail of a window near 95 ms; 54 ms of a machine "
         "near saturation. Requests here all have the mean length; mixed lengths would widen every tail",
@@ -183,7 +156,7 @@ def fig15(results: Results) -> Claim:
     return Claim(
         "Fig. 15: smallest SLA target without violations, ResNet / GNMT / Transformer",
         "20 / 40 / 60 ms",
-        _both(results, line) + f"; GraphB(0): {line('graph')}",
+        both(results, line) + f"; GraphB(0): {line('graph')}",
         "the sum of single-batch times (Eq. 2) forbids the batches that high rates need: GNMT needs 9 ms a row, so a "
         "target of 100 ms allows 11 rows in flight where 30 would be served in little more time",
     )
@@ -211,14 +184,14 @@ def fig16(results: Results) -> Claim:
 
     def line(policy: str) -> str:
         models = list(dict.fromkeys(row["model"] for row in results.of("fig16")))
-        latency = {model: _average(results.ratio("fig16", policy, model=model)) for model in models}
-        free = {m: _average(results.ratio("fig16", policy, pool=("graph",), model=m)) for m in models}
+        latency = {model: average(results.ratio("fig16", policy, model=model)) for model in models}
+        free = {m: average(results.ratio("fig16", policy, pool=("graph",), model=m)) for m in models}
         return ", ".join(f"{model} {latency[model]:.1f} ({free[model]:.2f})" for model in models)
 
     return Claim(
         "Fig. 16: latency of the best graph batching over LazyBatching's, VGG / MobileNet / LAS / BERT",
         "1.5 on average",
-        _both(results, line) + " times the best window (GraphB(0))",
+        both(results, line) + " times the best window (GraphB(0))",
         "ratios to windows follow S(1) as in Fig. 12; BERT at 128 tokens fills the array alone and gains nothing from "
         "batches, so serial order is best there",
     )
@@ -237,92 +210,9 @@ def fig17(results: Results) -> Claim:
     return Claim(
         "Fig. 17: latency of graph batching over LazyBatching's on a GPU",
         "1.4 to 56",
-        _both(results, line),
+        both(results, line),
         "S(1) is 7.5 ms on this profile, so (7.5 + 95) / 7.5 = 14 is the most that any window can lose; 56 needs a run "
         "of about 1 ms, which is what the time to enqueue 52 layers without waiting for them would be",
-    )
-
-
-def dec_timesteps(results: Results) -> Claim:
-    """Sensitivity to the assumed decoder length."""
-
-    def line(policy: str) -> str:
-        steps = sorted({row["dec_timesteps"] for row in results.of("dec_timesteps", policy=policy)})
-        shares = [100 * results.mean("violations", "dec_timesteps", policy=policy, dec_timesteps=k) for k in steps]
-        return ", ".join(f"{share:.1f} % at {k}" for k, share in zip(steps, shares, strict=True))
-
-    return Claim(
-        "dec_timesteps: violations of Transformer at 60 ms",
-        "0 % at 32, 36 % at 10",
-        _both(results, line),
-        "every request decodes 18 steps here, so a guess of 10 errs by 8 steps; in the paper lengths vary and the long "
-        "ones err by more. At 1000/s, a third of capacity",
-    )
-
-
-def max_batch(results: Results) -> Claim:
-    """Sensitivity to the largest batch."""
-
-    def line(policy: str) -> str:
-        parts = []
-        for rows in sorted({row["max_batch"] for row in results.of("max_batch")}):
-            ratios = [
-                _average(results.ratio("max_batch", policy, choose=statistics.fmean, max_batch=rows, model=model))
-                for model in MAIN
-                if results.of("max_batch", model=model)
-            ]
-            parts.append(f"{statistics.fmean(ratios):.1f} at {rows}")
-        return ", ".join(parts)
-
-    return Claim(
-        "Largest batch 16 / 32: latency of graph batching (all windows) over LazyBatching's",
-        "12 / 14",
-        _both(results, line),
-        "a smaller largest batch closes windows sooner, so it helps graph batching; otherwise as the abstract's figure",
-    )
-
-
-def language_pairs(results: Results) -> Claim:
-    """Sensitivity to lengths."""
-
-    def line(policy: str) -> str:
-        pairs = list(dict.fromkeys(row["pair"] for row in results.of("language_pairs")))
-        ratios = [_average(results.ratio("language_pairs", policy, pair=pair)) for pair in pairs]
-        return ", ".join(f"{pair} {ratio:.2f}" for pair, ratio in zip(pairs, ratios, strict=True))
-
-    return Claim(
-        "Other language pairs: latency of the best window over LazyBatching's",
-        "remains intact",
-        _both(results, line),
-        "lengths move S(1), and the ratio with it; the paper gives no lengths",
-    )
-
-
-def colocation(results: Results, report: Report) -> Claim:
-    """Four models on one processor."""
-    everyone = "+".join(TOGETHER)
-    short, long = TOGETHER[0], TOGETHER[-1]
-    tails = results.ratio("colocation", results.ours, "p99_ms", ("graph",), model=short)
-    longest = results.ratio("colocation", results.ours, "mean_ms", ("graph",), model=long)
-    report.at_least(f"colocation_short_p99/{results.ours}", max(tails.values()), 5, "x")
-    report.at_most(f"colocation_long_mean/{results.ours}", max(1 / value for value in longest.values()), 1.1, "x")
-
-    def line(policy: str) -> str:
-        windows = _average(results.ratio("colocation", policy, model=everyone))
-        free = _average(results.ratio("colocation", policy, pool=("graph",), model=everyone))
-        tail = results.ratio("colocation", policy, "p99_ms", ("graph",), model=short)
-        mean = results.ratio("colocation", policy, "mean_ms", ("graph",), model=long)
-        return (
-            f"{windows:.2f} times the best window, {free:.2f} GraphB(0); p99 of {short} {_triple(tail.values())} times "
-            f"lower than under GraphB(0), mean of {long} {_triple(1 / value for value in mean.values())} of it"
-        )
-
-    return Claim(
-        "Co-location of four models: latency, throughput",
-        "2.4 / 1.8 times",
-        _both(results, line),
-        f"the four are {', '.join(TOGETHER)} at equal rates (the paper does not name its four); ratios by load. "
-        "Throughput equals the offered rate as in Fig. 13",
     )
 
 
@@ -331,14 +221,14 @@ def oracle(results: Results) -> Claim:
     if "oracle" not in results.policies:
         return Claim("Oracle (exact node times)", "LazyBatching is competitive", "not run", "the policy was not chosen")
     ratios = [
-        _usual(results.ratio("fig12_13", "oracle", pool=("lazy",), model=model))
+        usual(results.ratio("fig12_13", "oracle", pool=("lazy",), model=model))
         for model in MAIN
         if results.of("fig12_13", model=model)
     ]
     return Claim(
         "Oracle (exact node times): latency of LazyBatching over its",
         "competitive",
-        _triple(ratios),
+        triple(ratios),
         "both preempt whenever slack allows, without asking whether it pays; exact times admit more",
     )
 
@@ -359,6 +249,5 @@ def claims(results: Results, report: Report, ran: Iterable[str]) -> list[Claim]:
         "language_pairs": [language_pairs],
     }
     found += [make(results) for study, makers in plain.items() if study in done for make in makers]
-    if "colocation" in done:
-        found.append(colocation(results, report))
-    return found
+    shared = {"colocation": colocation, "overload": overload, "past_saturation": past_saturation}
+    return found + [make(results, report) for study, make in shared.items() if study in done]

@@ -13,7 +13,24 @@ from typing import Any
 from graphs.npu import NETWORKS, latency_table
 
 Row = Mapping[str, Any]
-NAMES = {"graph": "GraphB(0)", "lazy": "LazyBatching", "serial": "Serial", "lookahead": "Lookahead"}
+NAMES = {
+    "graph": "GraphB(0)",
+    "lazy": "LazyBatching",
+    "serial": "Serial",
+    "lookahead": "Lookahead",
+    "oracle": "Oracle",
+    "cellular": "Cellular",
+    "aimd": "AIMD",
+}
+COLOURS = {
+    "serial": "C7",
+    "graph": "C0",
+    "cellular": "C9",
+    "aimd": "C4",
+    "lazy": "C1",
+    "oracle": "C2",
+    "lookahead": "C3",
+}
 
 
 def _name(policy: str) -> str:
@@ -24,10 +41,15 @@ def _policies(rows: Sequence[Row]) -> list[str]:
     return [policy for policy in dict.fromkeys(row["policy"] for row in rows) if policy != "bounds"]
 
 
-def _colour(policy: str, number: int) -> dict[str, Any]:
+def _style(policy: str) -> dict[str, Any]:
+    """A policy looks the same in every picture; ours on top, windows thin and grey, cellular over GraphB(0) dotted."""
     if policy.startswith("graph:"):
-        return {"color": "0.75", "linewidth": 1, "linestyle": "--"}
-    return {"color": f"C{number}", "linewidth": 1.8, "marker": "o", "markersize": 3}
+        shade = 0.45 + 0.35 * min(float(policy.partition(":")[2]), 100) / 100
+        return {"color": f"{shade:.2f}", "linewidth": 1, "linestyle": "--"}
+    style = {"color": COLOURS.get(policy, "C5"), "linewidth": 1.6, "marker": "o", "markersize": 3}
+    if policy == "lookahead":
+        return style | {"linewidth": 2.4, "zorder": 5}
+    return style | ({"linestyle": ":", "zorder": 4} if policy == "cellular" else {})
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -39,14 +61,14 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 def _lines(axis: Any, rows: Sequence[Row], across: str, value: Callable[[Row], float]) -> None:
     """One line per policy: the median over seeds, with the quartiles as a band."""
-    for number, policy in enumerate(_policies(rows)):
+    for policy in _policies(rows):
         groups: dict[float, list[float]] = {}
         for row in rows:
             if row["policy"] == policy:
                 groups.setdefault(row[across], []).append(value(row))
         places = sorted(groups)
         low, middle, high = zip(*(_quartiles(groups[place]) for place in places), strict=True)
-        style = _colour(policy, number)
+        style = _style(policy)
         axis.plot(places, middle, label=_name(policy), **style)
         axis.fill_between(places, low, high, color=style["color"], alpha=0.15)
     axis.grid(alpha=0.3)
@@ -63,6 +85,8 @@ def _bounds(axis: Any, rows: Sequence[Row], across: str) -> None:
         for row in rows:
             if row["policy"] == "bounds" and key in row:
                 groups.setdefault(row[across], []).append(row[key])
+        if not groups:
+            continue
         places = sorted(groups)
         axis.plot(places, [statistics.median(groups[k]) for k in places], "k", linestyle=line, linewidth=1, label=label)
 
@@ -70,14 +94,23 @@ def _bounds(axis: Any, rows: Sequence[Row], across: str) -> None:
 def _panels(count: int) -> tuple[Any, Any]:
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, count, figsize=(4.4 * count + 0.6, 4), constrained_layout=True, squeeze=False)
-    return figure, axes[0]
+    columns = min(count, 4)
+    lines = -(-count // columns)
+    size = (max(6.0, 3.6 * columns + 0.6), 3.3 * lines + 0.9)
+    figure, axes = pyplot.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
+    for axis in axes.flat[count:]:
+        axis.set_axis_off()
+    return figure, axes.flat[:count]
 
 
 def _finish(figure: Any, axes: Any, title: str, path: Path) -> None:
     from matplotlib import pyplot
 
-    axes[0].legend(fontsize=6)
+    drawn = [axis.get_legend_handles_labels() for axis in axes]
+    handles = {label: handle for found in drawn for handle, label in zip(*found, strict=True)}
+    if handles:
+        columns = 4 if figure.get_figwidth() < 9 else 8
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=8)
     figure.suptitle(f"{title} (simulated)", fontsize=10)
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
@@ -117,9 +150,9 @@ def _by_model(rows: Sequence[Row], across: str, metric: str, label: str, title: 
 def draw_fig14(rows: Sequence[Row], path: Path) -> None:
     """Cumulative distributions; the first seed of each policy."""
     figure, (axis,) = _panels(1)
-    for number, policy in enumerate(_policies(rows)):
+    for policy in _policies(rows):
         row = next(row for row in rows if row["policy"] == policy)
-        style = {key: value for key, value in _colour(policy, number).items() if not key.startswith("marker")}
+        style = {key: value for key, value in _style(policy).items() if not key.startswith("marker")}
         axis.plot(row["cdf_ms"], [q / 200 for q in range(201)], label=_name(policy), **style)
     axis.set_xscale("log")
     axis.set_xlabel("latency [ms]")
@@ -155,11 +188,46 @@ def _bars(rows: Sequence[Row], across: str, metric: str, scale: float, label: st
             for group in groups
         ]
         places = [k + (number - (len(names) - 1) / 2) * 0.8 / len(names) for k in range(len(groups))]
-        axis.bar(places, values, 0.8 / len(names), label=_name(policy))
+        axis.bar(places, values, 0.8 / len(names), label=_name(policy), color=_style(policy)["color"])
     axis.set_xticks(range(len(groups)), [str(group) for group in groups], fontsize=8)
     axis.set_xlabel(across)
     axis.set_ylabel(label)
     _finish(figure, [axis], title, path)
+
+
+def draw_colocation(rows: Sequence[Row], path: Path) -> None:
+    """Four models: mean latency of all and of each, and the shortest one's tail."""
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    panels = [(models[0], "mean_ms"), (models[1], "p99_ms"), *((model, "mean_ms") for model in models[1:])]
+    figure, axes = _panels(len(panels))
+    for axis, (model, metric) in zip(axes, panels, strict=True):
+        _lines(axis, [row for row in rows if row["model"] == model], "load", lambda row, metric=metric: row[metric])
+        axis.set_title("all four" if "+" in model else model, fontsize=9)
+        axis.set_xlabel("load of the machine")
+        axis.set_ylabel({"mean_ms": "mean latency [ms]", "p99_ms": "99th percentile [ms]"}[metric])
+        axis.set_yscale("log")
+    _finish(figure, axes, "Four models on one processor", path)
+
+
+def draw_overload(rows: Sequence[Row], path: Path) -> None:
+    """Share of the requests on time by policy, per model and target, with what is possible."""
+    panels = list(dict.fromkeys((row["model"], row["target"]) for row in rows))
+    figure, axes = _panels(len(panels))
+    for axis, panel in zip(axes, panels, strict=True):
+        mine = [row for row in rows if (row["model"], row["target"]) == panel]
+        names = _policies(mine)
+        shares = [statistics.median(row["goodput"] for row in mine if row["policy"] == name) for name in names]
+        axis.barh(range(len(names)), shares, color=[_style(name)["color"] for name in names])
+        axis.set_yticks(range(len(names)), [_name(name) for name in names], fontsize=7)
+        axis.invert_yaxis()
+        lines = {"goodput_clairvoyant": ("clairvoyant, graph level", "-."), "goodput_bound": ("upper bound", ":")}
+        for key, (label, style) in lines.items():
+            limits = [row[key] for row in mine if row["policy"] == "bounds"]
+            if limits:
+                axis.axvline(statistics.median(limits), color="k", linestyle=style, label=label)
+        axis.set_title(f"{panel[0]}, {panel[1]} SLA", fontsize=9)
+        axis.set_xlabel("share of requests on time")
+    _finish(figure, axes, f"Offered {rows[0]['load']:g} times the capacity, late rows dropped", path)
 
 
 def draw_all(rows: Sequence[Row], folder: Path) -> None:
@@ -180,10 +248,14 @@ def draw_all(rows: Sequence[Row], folder: Path) -> None:
         draw_fig14(of["fig14"], folder / "fig14.png")
     if "fig15" in of:
         draw_fig15(of["fig15"], folder / "fig15.png")
-    titles = {"fig16": "Fig. 16: other networks", "fig17": "Fig. 17: GPU-like", "colocation": "Four models"}
+    titles = {"fig16": "Fig. 16: other networks", "fig17": "Fig. 17: GPU-like"}
     for study, title in titles.items():
         if study in of:
             _by_model(of[study], "load", "mean_ms", mean, title, folder / f"{study}.png")
+    if "colocation" in of:
+        draw_colocation(of["colocation"], folder / "colocation.png")
+    if "overload" in of:
+        draw_overload(of["overload"], folder / "overload.png")
     if "max_batch" in of:
         _by_model(of["max_batch"], "max_batch", "mean_ms", mean, "Largest batch, 500/s", folder / "max_batch.png")
     if "dec_timesteps" in of:

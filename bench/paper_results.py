@@ -87,6 +87,15 @@ class Results:
                 found.setdefault(point[0], []).append(best(windows) / row[bound])
         return {rate: statistics.median(values) for rate, values in found.items()}
 
+    def paired(self, metric: str, policy: str, bound: str, study: str, **where: Any) -> float:
+        """Median over the runs of a policy's figure over a bound of the same arrivals; 1 where both are nothing."""
+        ratios = []
+        for point in self.points(study, policy=policy, **where):
+            mine = self.value(metric, policy, point, study, **where)
+            most = self.value(bound, "bounds", point, study, **where)
+            ratios.append(mine / most if most else 1.0)
+        return statistics.median(ratios)
+
     def mean(self, metric: str, study: str, **where: Any) -> float:
         """Mean of a figure over the rows."""
         return statistics.fmean(row[metric] for row in self.of(study, **where))

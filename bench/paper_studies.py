@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from bench.paper_cells import GPU, Cell, sla_blind, table
+from bench.dominance_runs import target_blind
+from bench.paper_cells import GPU, Cell, table
 from lazybatch.bounds import graph_capacity_rps, row_cost_ns
 
 MAIN = ("resnet50", "gnmt", "transformer")
 OTHERS = ("vgg16", "mobilenet", "las", "bert-base")
 TOGETHER = ("mobilenet", "resnet50", "transformer", "gnmt")
+OVERLOAD = 1.5
 WINDOWS_MS = (5, 25, 50, 75, 95)
 PAIRS = {"18,18": "as English-German", "18,24": "longer output", "18,12": "shorter output", "24,18": "longer input"}
 """Mean words in and out; the paper names Russian-English and English-French without lengths."""
@@ -59,9 +61,9 @@ class _Maker:
     cells: list[Cell] = field(default_factory=list)
 
     def add(self, profiles: Sequence[str], policy: str, rate_rps: float, **options: Any) -> None:
-        """One cell per seed."""
+        """One cell per seed. seeds: at most so many."""
         requests = options.pop("requests", max(self.plan.requests, round(rate_rps * self.plan.seconds)))
-        for seed in self.plan.seeds:
+        for seed in self.plan.seeds[: options.pop("seeds", None)]:
             self.cells.append(Cell(self.study, tuple(profiles), policy, rate_rps, seed, requests, **options))
 
 
@@ -85,7 +87,7 @@ def by_target(plan: Plan) -> Iterator[Cell]:
     """Figure 15: violations by SLA target, at two high rates."""
     make = _Maker(plan, "fig15")
     for model, rate, policy in product(plan.models, (500, 1000), plan.all_policies):
-        if sla_blind(policy):
+        if target_blind(policy):
             make.add([model], policy, rate, judged_ms=plan.targets_ms)
             continue
         for target in plan.targets_ms:
@@ -116,12 +118,10 @@ def _by_share(make: _Maker, model: str, plan: Plan) -> None:
 
 
 def dec_timesteps(plan: Plan) -> Iterator[Cell]:
-    """Sensitivity to what the slack predictor assumes of the decoder, at a target of 60 ms."""
+    """Sensitivity to what the paper's slack predictor assumes of the decoder, at a target of 60 ms."""
     make = _Maker(plan, "dec_timesteps")
     for steps in (10, 18, 32, 48):
-        for policy in plan.policies:
-            if not sla_blind(policy):
-                make.add(["transformer"], policy, 1000, sla_ms=60, dec_timesteps=steps)
+        make.add(["transformer"], "lazy", 1000, sla_ms=60, dec_timesteps=steps)
     yield from make.cells
 
 
@@ -142,13 +142,42 @@ def language_pairs(plan: Plan) -> Iterator[Cell]:
 
 
 def together(plan: Plan) -> Iterator[Cell]:
-    """Four models on one processor, each with the same rate, by load of the machine."""
+    """Four models on one processor, each with the same rate and a target of ten of its own runs, by load."""
     make = _Maker(plan, "colocation")
     cost_ns = sum(row_cost_ns(table(model), 64) for model in TOGETHER)
     for load in plan.loads:
         for policy in plan.all_policies:
             rate = load * 1e9 / cost_ns
-            make.add(TOGETHER, policy, rate, requests=plan.requests // 2, extra={"load": load})
+            make.add(TOGETHER, policy, rate, sla_runs=10, requests=plan.requests // 2, extra={"load": load})
+    yield from make.cells
+
+
+def overload(plan: Plan) -> Iterator[Cell]:
+    """One and a half times the capacity, late rows dropped: how many are on time, and how many could be."""
+    make = _Maker(plan, "overload")
+    for model in (*plan.models, GPU):
+        made = table(model)
+        loose = max(10.0, 2 * made.whole_ns(64) / made.whole_ns(1))
+        for target, runs in (("tight", 2.5), ("loose", loose)):
+            for policy in (*plan.all_policies, "bounds"):
+                extra = {"load": OVERLOAD, "target": target}
+                rate = OVERLOAD * graph_capacity_rps(made, 64)
+                make.add([model], policy, rate, sla_runs=runs, late="drop", requests=2 * plan.requests, extra=extra)
+    yield from make.cells
+
+
+def past_saturation(plan: Plan) -> Iterator[Cell]:
+    """The same rate with all rows served, for long: does throughput hold where the queue only grows?"""
+    make = _Maker(plan, "past_saturation")
+    for model in (*plan.models, GPU):
+        made = table(model)
+        loose = max(10.0, 2 * made.whole_ns(64) / made.whole_ns(1))
+        for policy in plan.policies:
+            capacity = graph_capacity_rps(made, 64)
+            extra = {"load": OVERLOAD, "capacity_rps": capacity}
+            make.add(
+                [model], policy, OVERLOAD * capacity, sla_runs=loose, requests=20 * plan.requests, extra=extra, seeds=1
+            )
     yield from make.cells
 
 
@@ -162,4 +191,6 @@ STUDIES: Mapping[str, Callable[[Plan], Iterator[Cell]]] = {
     "max_batch": max_batch,
     "language_pairs": language_pairs,
     "colocation": together,
+    "overload": overload,
+    "past_saturation": past_saturation,
 }

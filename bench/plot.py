@@ -14,6 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.sweep_plot import draw as draw_sweep
+
 Rows = list[dict[str, Any]]
 
 
@@ -81,7 +85,11 @@ def _save(figure: Any, path: Path, document: dict[str, Any], title: str = "") ->
     pyplot.close(figure)
 
 
-DRAWERS = {"bench/overhead.py": draw_overhead, "bench/load.py": draw_load}
+DRAWERS: dict[str, Callable[[dict[str, Any], Path], object]] = {
+    "bench/overhead.py": draw_overhead,
+    "bench/load.py": draw_load,
+    "bench/sla_sweep.py": draw_sweep,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

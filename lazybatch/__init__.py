@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         TableMismatch,
     )
     from lazybatch.executors.callable import CallableModel
+    from lazybatch.explanation import Explanation
     from lazybatch.loading import load
     from lazybatch.metrics import Observer
     from lazybatch.profiler import profile
@@ -54,6 +55,7 @@ _HOMES = {
         "TableMismatch",
     ),
     "lazybatch.executors.callable": ("CallableModel",),
+    "lazybatch.explanation": ("Explanation",),
     "lazybatch.loading": ("load",),
     "lazybatch.metrics": ("Observer",),
     "lazybatch.profiler": ("profile",),
@@ -67,6 +69,7 @@ __all__ = [
     "CheckReport",
     "DeadlineExceeded",
     "ExecutionError",
+    "Explanation",
     "InvalidInput",
     "InvariantError",
     "LatencyTable",

@@ -91,6 +91,8 @@ class ModelOptions:
     sla: target in seconds from submit to result, None for no target.
     allowed_batch_sizes: executed sizes; smaller batches are padded up to the next one. Increasing, the last equal to
     max_batch_size; empty for any size. length_bucket_width: rows share a batch only when size // width is equal; 0 off.
+    late: "serve" answers rows that miss their target all the same; "drop" fails a waiting row with `DeadlineExceeded`
+    from the moment at which it would miss its target even if it ran alone.
     """
 
     max_batch_size: int = 16
@@ -98,6 +100,7 @@ class ModelOptions:
     sla: float | None = None
     allowed_batch_sizes: tuple[int, ...] = ()
     length_bucket_width: int = 0
+    late: Literal["serve", "drop"] = "serve"
 
     def __post_init__(self) -> None:
         rows = whole("max_batch_size", self.max_batch_size, 1, BATCH_SIZE_MAX)
@@ -110,6 +113,8 @@ class ModelOptions:
         if self.sla is not None:
             seconds("sla", self.sla)
         whole("length_bucket_width", self.length_bucket_width, 0, 1 << 40)
+        if self.late not in ("serve", "drop"):
+            raise InvalidInput(f"late must be 'serve' or 'drop', got {self.late!r}")
         _check_allowed(self.allowed_batch_sizes, rows)
 
 
@@ -130,14 +135,15 @@ def _check_allowed(sizes: Any, max_batch_size: int) -> None:
 class BatcherOptions:
     """What holds for a whole batcher, validated together.
 
-    policy: name of the scheduling policy. max_delay: longest intentional wait for batch mates, in seconds from the
-    oldest row's arrival ("graph" only; 0 never waits). size_budget: largest sum of row sizes (tokens, bytes) in one
-    batch ("graph" only), None for no limit. workers: concurrent calls of a callable.
+    policy: name of the scheduling policy, or a policy object (anything with a method ``decide``).
+    max_delay: longest intentional wait for batch mates, in seconds from the oldest row's arrival ("graph" only; 0 never
+    waits). size_budget: largest sum of row sizes (tokens, bytes) in one batch ("graph" only), None for no limit.
+    workers: concurrent calls of a callable.
     levels: queue timeouts by priority. ageing: waiting this many seconds raises a row by one priority; None never.
     isolate_failures: rows of a failed batch are run again, each alone, so that one bad row fails only itself.
     """
 
-    policy: str = "lazy"
+    policy: Any = "lookahead"
     max_delay: float = 0.0
     size_budget: int | None = None
     workers: int = 1
@@ -146,8 +152,8 @@ class BatcherOptions:
     isolate_failures: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.policy, str):
-            raise InvalidInput(f"policy must be the name of a policy, got {self.policy!r}")
+        if not isinstance(self.policy, str) and not callable(getattr(self.policy, "decide", None)):
+            raise InvalidInput(f"policy must be the name of a policy or a policy object, got {self.policy!r}")
         seconds("max_delay", self.max_delay, zero=True)
         if self.size_budget is not None:
             whole("size_budget", self.size_budget, 1, 1 << 60)
@@ -171,7 +177,7 @@ class BatcherOptions:
 class RequestLimits:
     """What one call may set for its rows.
 
-    sla: soft target in seconds, instead of the batcher's: late rows are still answered. timeout: hard limit in seconds
+    sla: soft target in seconds, instead of the batcher's: see `ModelOptions.late`. timeout: hard limit in seconds
     from submit, 0 is already past; deadline: hard limit as a reading of `time.monotonic()`. Past a hard limit a row
     fails with `DeadlineExceeded`; of two the earlier holds. priority: larger is more urgent.
     """

@@ -9,15 +9,16 @@ scheduler decides. The live engine keeps the same order at its node boundaries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from lazybatch.core.lane import LaneSpec
+from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies.base import Policy
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.scheduler import Scheduler
-from lazybatch.core.task import Task
+from lazybatch.core.task import Expired, Merge, Task
 from lazybatch.errors import InvalidInput, Overloaded
 from lazybatch.metrics import Observer, Observers, Outcome
 
@@ -27,7 +28,8 @@ class SimulationResult:
     """What happened to every request of a trace, in virtual time.
 
     latencies_ns: arrival to end of the last node, by request id, completed requests only.
-    late: ids of completed requests that missed their deadline. dropped: ids refused (queue full) or timed out in it.
+    late: ids of completed requests that missed their deadline. dropped: ids refused (queue full), timed out in it, or
+    dropped there as hopeless.
     dispatches: nodes run; batches: sub-batches started; rows_run: sum of rows over dispatches; end_ns: time of the last
     event.
     """
@@ -72,12 +74,19 @@ def requests_from(
 
 
 def simulate(
-    lanes: Sequence[LaneSpec], policy: Policy, requests: Sequence[Request], *, observers: Iterable[Observer] = ()
+    lanes: Sequence[LaneSpec],
+    policy: Policy,
+    requests: Sequence[Request],
+    *,
+    observers: Iterable[Observer] = (),
+    durations: Mapping[str, LatencyTable] | None = None,
 ) -> SimulationResult:
     """Run a trace to its end. Simulated: durations are the medians of the lanes' latency tables.
 
     requests: in order of arrival, ids unique; of one or several models.
-    Raises `InvalidInput` for a trace out of order, an id used twice, or a lane without a latency table.
+    durations: by model, what nodes really take, where that is not what the policy is told (a lane's own table).
+    Raises `InvalidInput` for a trace out of order, an id used twice, or a lane without a latency table; `TableMismatch`
+    for durations of other nodes.
     """
     for spec in lanes:
         if spec.latency is None:
@@ -85,7 +94,7 @@ def simulate(
     for earlier, later in pairwise(requests):
         if later.arrival_ns < earlier.arrival_ns:
             raise InvalidInput(f"trace out of order: request {later.id} arrives before request {earlier.id}")
-    run = _Run(lanes, policy, requests, observers)
+    run = _Run(lanes, policy, requests, observers, durations or {})
     if len(run.by_id) < len(requests):
         raise InvalidInput(f"trace: {len(requests)} requests with {len(run.by_id)} different ids")
     return run.to_end()
@@ -95,9 +104,19 @@ class _Run:
     """One simulation under way."""
 
     def __init__(
-        self, lanes: Sequence[LaneSpec], policy: Policy, requests: Sequence[Request], observers: Iterable[Observer]
+        self,
+        lanes: Sequence[LaneSpec],
+        policy: Policy,
+        requests: Sequence[Request],
+        observers: Iterable[Observer],
+        durations: Mapping[str, LatencyTable],
     ) -> None:
         self.scheduler = Scheduler(lanes, policy)
+        self.times_ns = {lane.model: lane.times_ns for lane in self.scheduler.lanes}
+        for model, table in durations.items():
+            # Making the spec checks that the nodes are the same.
+            spec = replace(self.scheduler.lane_of(model).spec, latency=table)
+            self.times_ns[model] = table.dense_ns(spec.max_batch_size)
         self.requests = requests
         self.observers = Observers(observers)
         self.watched = len(self.observers) > 0
@@ -106,26 +125,31 @@ class _Run:
         self.latencies_ns: dict[int, int] = {}
         self.late: list[int] = []
         self.dropped: list[int] = []
-        self.dispatches = self.batches = self.preemptions = self.merges = self.rows_run = 0
+        self.dispatches = self.rows_run = 0
+        self.batches = self.preemptions = self.merges = 0
 
     def to_end(self) -> SimulationResult:
         scheduler, requests, watched = self.scheduler, self.requests, self.watched
-        times_ns = {lane.model: lane.times_ns for lane in scheduler.lanes}
+        expire, schedule, complete = scheduler.expire, scheduler.schedule, scheduler.complete
+        times_ns = self.times_ns
         arrived, total = 0, len(requests)
-        now = start_ns = requests[0].arrival_ns if requests else 0
+        now = start_ns = arrival_ns = requests[0].arrival_ns if requests else 0
+        dispatches = rows_run = 0
+        if not requests:
+            scheduler.drain()
         while True:
-            while arrived < total and requests[arrived].arrival_ns <= now:
-                self._arrive(requests[arrived])
-                arrived += 1
-            if arrived == total and not scheduler.draining:
-                scheduler.drain()
-            for request_id in scheduler.expire(now):
-                self._expire(now, request_id)
-            task = scheduler.schedule(now)
+            if arrival_ns <= now and arrived < total:
+                arrived = self._arrive(arrived, now)
+                if arrived < total:
+                    arrival_ns = requests[arrived].arrival_ns
+                else:
+                    scheduler.drain()
+            for gone in expire(now):
+                self._expire(now, gone)
+            task = schedule(now)
             if task is None:
                 wake_ns = scheduler.next_wakeup()
                 if arrived < total:
-                    arrival_ns = requests[arrived].arrival_ns
                     now = arrival_ns if wake_ns is None else min(arrival_ns, wake_ns)
                 elif wake_ns is not None:
                     now = wake_ns
@@ -136,34 +160,41 @@ class _Run:
             assert table is not None, "lanes without a table were refused"
             started_ns = now
             now += table[task.node][task.padded_rows]
-            self.dispatches += 1
-            self.rows_run += task.rows
+            dispatches += 1
+            rows_run += task.rows
             if task.opened:
                 self._open(task, started_ns)
             if watched:
                 self.observers.dispatched(started_ns, now, task)
-            done = scheduler.complete(task, now)
+            done = complete(task, now)
             if done.finished:
                 self._finish(now, done.finished)
             if done.merges:
-                self.merges += len(done.merges)
-                for merge in done.merges:
-                    self.observers.merged(now, merge)
+                self._merge(now, done.merges)
+        self.dispatches, self.rows_run = dispatches, rows_run
         return self._result(start_ns, now)
 
-    def _arrive(self, request: Request) -> None:
-        try:
-            self.scheduler.add(request)
-        except Overloaded:
-            self.dropped.append(request.id)
-            self.observers.exited(request.arrival_ns, request, Outcome.REJECTED, None)
-        else:
-            if self.watched:
-                self.observers.arrived(request.arrival_ns, request)
+    def _arrive(self, arrived: int, now: int) -> int:
+        """Queue all that has come by now, from this position of the trace on; returns the position after them."""
+        requests, add, watched = self.requests, self.scheduler.add, self.watched
+        for position in range(arrived, len(requests)):
+            request = requests[position]
+            if request.arrival_ns > now:
+                return position
+            try:
+                add(request)
+            except Overloaded:
+                self.dropped.append(request.id)
+                self.observers.exited(request.arrival_ns, request, Outcome.REJECTED, None)
+            else:
+                if watched:
+                    self.observers.arrived(request.arrival_ns, request)
+        return len(requests)
 
-    def _expire(self, now: int, request_id: int) -> None:
-        self.dropped.append(request_id)
-        self.observers.exited(now, self.by_id[request_id], Outcome.EXPIRED, None)
+    def _expire(self, now: int, gone: Expired) -> None:
+        self.dropped.append(gone.request)
+        outcome = Outcome.DROPPED if gone.hopeless else Outcome.EXPIRED
+        self.observers.exited(now, self.by_id[gone.request], outcome, None)
 
     def _open(self, task: Task, now: int) -> None:
         self.batches += 1
@@ -175,6 +206,11 @@ class _Run:
         if task.preempted is not None:
             self.observers.preempted(now, task)
         self.observers.opened(now, task)
+
+    def _merge(self, now: int, merges: tuple[Merge, ...]) -> None:
+        self.merges += len(merges)
+        for merge in merges:
+            self.observers.merged(now, merge)
 
     def _finish(self, now: int, request_ids: tuple[int, ...]) -> None:
         for request_id in request_ids:

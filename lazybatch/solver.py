@@ -1,27 +1,123 @@
 """Solving the graph-level control of one model: policy iteration on a small semi-Markov decision process.
 
-Owns: `solve`, from a latency table to a `Control` for a grid of arrival rates.
-Must not know: the scheduler; it runs off line or at start, never per decision.
+Owns: `solve` and `solve_times`, from the times of whole batches S(b) to a `Control` over a grid of arrival rates;
+`batch_times_ns`, S(b) of a model as it is served.
+Must not know: the scheduler, files; it runs off line or at start, never per decision.
 
-States q = 0..Q waiting rows with a free processor. Action b starts b rows: cost q S(b) + rate S(b)^2 / 2 row-time, next
-state q - b + Poisson(rate S(b)). Action 0 waits for one arrival. Policy iteration (Howard) with an exact linear solve
-per step converges in a handful of steps; the tail beyond Q is lumped into Q.
+States q = 0..Q rows wait, the processor is free. Action b starts b rows: it costs q S(b) + rate S(b)^2 / 2 row-time
+and leads to q - b + Poisson(rate S(b)) waiting rows. Action 0 waits for one arrival. Policy iteration (Howard): the
+equations of a fixed policy are solved exactly, then every state takes its best action; a handful of rounds suffice.
+
+* Beyond Q a backlog is served in batches of the best throughput, for which the value is a quadratic known in closed
+  form up to the gain; it takes the place of the states left out, so that Q need not grow with the load.
+* The equations are solved by elimination along the band they have (a batch takes at most the maximum away, arrivals
+  are few) in plain vector operations. A general solver would start threads, and wait for them on a busy machine.
+* Probabilities are conditioned on a state that the policy visits often. Conditioning on the empty queue, as textbooks
+  do, fails for large batches: it may be left for longer than doubles can tell.
+* Batch sizes above `ROWS_WEIGHED` are not weighed; with more rows waiting than are tabulated, the advice is the size
+  of the best throughput.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lazybatch.core.control import Control, Solution
 from lazybatch.core.latency import LatencyTable
+from lazybatch.errors import InvalidInput
 
 Vector = NDArray[np.float64]
+Actions = NDArray[np.int64]
 
+SOLVER = 2
+"""Raised whenever the same times would be solved differently than before."""
 LOADS = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.27, 0.35, 0.43, 0.51, 0.59, 0.67, 0.75, 0.82, 0.88, 0.93, 0.97)
 """Loads (rate over the best capacity) a control is solved for."""
+ROWS_WEIGHED = 256
+"""The largest batch size that is weighed against others."""
+
+_STATES_MIN = 80
+_ROUNDS_SETTLED = 4
+"""Rounds that change states the policy practically never visits, and no longer the gain, before that is enough."""
+_HORIZON_POINTS = 40
+_TIE = 1e-9
+_LEAK = 1e-12
+"""Chance per step to be put back to the reference state: the equations stay solvable if a policy never gets there."""
+
+
+def batch_times_ns(
+    table: LatencyTable, rows_max: int, *, joinable: bool = True, allowed_sizes: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """S(1), S(2), ...: nanoseconds of the whole model by rows; where only some sizes may run, of the padded size."""
+    rows_max = rows_max if joinable else 1
+    sums = [sum(times) for times in zip(*table.dense_ns(max([rows_max, *allowed_sizes])), strict=True)]
+    return tuple(sums[min((size for size in allowed_sizes if size >= b), default=b)] for b in range(1, rows_max + 1))
+
+
+def solve(
+    table: LatencyTable,
+    rows_max: int,
+    *,
+    loads: Sequence[float] = LOADS,
+    joinable: bool = True,
+    allowed_sizes: Sequence[int] = (),
+) -> Control:
+    """The control of a model with a maximum batch of ``rows_max``, for the given loads; see `solve_times`."""
+    times_ns = batch_times_ns(table, rows_max, joinable=joinable, allowed_sizes=allowed_sizes)
+    return solve_times(table.model, times_ns, loads=loads)
+
+
+def solve_times(model: str, times_ns: Sequence[int], *, loads: Sequence[float] = LOADS) -> Control:
+    """The control for batches that take S(1), S(2), ... nanoseconds, of any shape.
+
+    loads: rates as shares of the best capacity, ascending, within (0, 1). Tables reach to four full batches waiting
+    (at most to 4 * `ROWS_WEIGHED`, at least to 80 rows).
+    Raises `InvalidInput` for times that are not positive, or loads out of range.
+    """
+    if not times_ns or min(times_ns) <= 0:
+        raise InvalidInput(f"model {model!r}: times of whole batches must be positive, got {list(times_ns)[:4]}")
+    if not loads or not 0 < min(loads) <= max(loads) < 1 or list(loads) != sorted(set(loads)):
+        raise InvalidInput(f"loads must ascend within 0 and 1, both excluded, got {list(loads)}")
+    problem = _Problem.of(times_ns)
+    action = np.minimum(np.arange(problem.states), problem.best)
+    solutions = []
+    for load in loads:
+        gain, value, action = _iterate(problem, load, action)
+        solutions.append(_tabulate(problem, load, gain, value, action))
+    capacity_per_ns = max(rows / time_ns for rows, time_ns in enumerate(times_ns, 1))
+    return Control(model, len(times_ns), capacity_per_ns, tuple(solutions))
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """What is the same at all rates. Times in units of the time per row at the best batch size, so rate = load.
+
+    service: times of the sizes weighed, service[b] for b rows (service[0] unused). best: the size of the best
+    throughput among them; best_of_all: among all sizes. states: 0..Q, their number. reach: the last tabulated state.
+    """
+
+    unit_ns: float
+    service: Vector
+    best: int
+    best_of_all: int
+    states: int
+    reach: int
+
+    @classmethod
+    def of(cls, times_ns: Sequence[int]) -> _Problem:
+        whole_ns = np.array(times_ns, float)
+        per_row_ns = whole_ns / np.arange(1, len(whole_ns) + 1)
+        weighed = min(len(whole_ns), ROWS_WEIGHED)
+        best = int(np.argmin(per_row_ns[:weighed])) + 1
+        unit_ns = float(per_row_ns[best - 1])
+        service = np.concatenate([[0.0], whole_ns[:weighed] / unit_ns])
+        states = max(2 * weighed, _STATES_MIN) + 1
+        reach = max(4 * weighed, _STATES_MIN)
+        return cls(unit_ns, service, best, int(np.argmin(per_row_ns)) + 1, states, reach)
 
 
 def poisson(mean: float, kmax: int) -> Vector:
@@ -33,89 +129,167 @@ def poisson(mean: float, kmax: int) -> Vector:
     logs = np.concatenate([[0.0], np.cumsum(np.log(mean) - np.log(k))]) - mean
     pmf: Vector = np.exp(logs)
     pmf[-1] += max(0.0, 1.0 - pmf.sum())
+    # Chances that no sum can feel would only make slow (denormal) numbers.
+    pmf[pmf < 1e-17] = 0.0
     return pmf
 
 
-def _spread(mean: float, states: int) -> int:
-    return min(states, int(mean + 10 * np.sqrt(mean) + 10))
+def _arrivals(mean: float) -> Vector:
+    return poisson(mean, int(mean + 10 * np.sqrt(mean) + 10))
 
 
-def _expect(value: Vector, pmf: Vector, lumped: bool = True) -> Vector:
-    """E[value(min(q + K, Q))] for every q."""
-    tail = np.full(len(pmf) - 1, value[-1]) if lumped else value[-1] + (value[-1] - value[-2]) * np.arange(1, len(pmf))
-    expected: Vector = np.correlate(np.concatenate([value, tail]), pmf, "valid")
-    return expected
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """The value beyond Q: h(Q + j) = h(Q) + square ((Q + j)^2 - Q^2) + (linear + per_gain gain) j.
+
+    From h(q) = q s + rate s^2 / 2 - gain s + E h(q - b + K) with b rows at a time, K ~ Poisson(rate s).
+    """
+
+    square: float
+    linear: float
+    per_gain: float
+
+    @classmethod
+    def of(cls, problem: _Problem, rate: float) -> _Tail:
+        b, s = problem.best, problem.service[problem.best]
+        drift = b - rate * s
+        square = s / (2 * drift)
+        linear = (square * (rate * s + drift * drift) + rate * s * s / 2) / drift
+        return cls(float(square), float(linear), float(-s / drift))
+
+    def extend(self, value: Vector, gain: float, more: int) -> Vector:
+        """The values and ``more`` beyond the last."""
+        last, j = len(value) - 1, np.arange(1, more + 1)
+        steps = self.square * (2.0 * last * j + j * j) + (self.linear + self.per_gain * gain) * j
+        return np.concatenate([value, value[-1] + steps])
 
 
-def solve(table: LatencyTable, rows_max: int, *, loads: Sequence[float] = LOADS, joinable: bool = True) -> Control:
-    """The control of a model, for the given loads. Under a second for a maximum batch of 64."""
-    rows_max = rows_max if joinable else 1
-    whole_ns = np.array([sum(times[b] for times in table.dense_ns(rows_max)) for b in range(1, rows_max + 1)], float)
-    capacity = float(np.max(np.arange(1, rows_max + 1) / whole_ns))
-    return Control(table.model, rows_max, tuple(_solve_rate(whole_ns, load * capacity) for load in loads))
+def _iterate(problem: _Problem, rate: float, action: Actions) -> tuple[float, Vector, Actions]:
+    """Gain, values of 0..Q relative to the empty queue, and best actions, starting from a policy that is close."""
+    tail = _Tail.of(problem, rate)
+    # A batch during which more rows come than there are states is beyond all comparison (the best one never is).
+    sizes = [b for b in range(1, len(problem.service)) if rate * problem.service[b] < problem.states]
+    pmfs = {b: _arrivals(rate * problem.service[b]) for b in sizes}
+    if not set(action.tolist()) <= {0, *sizes}:
+        action = _first_policy(problem, sizes)
+    lowest, settled = np.inf, 0
+    while True:
+        gain, value = _evaluate(problem, rate, action, pmfs, tail)
+        settled = 0 if gain < lowest * (1 - _TIE) else settled + 1
+        lowest = min(lowest, gain)
+        costs = _costs(problem, rate, gain, tail.extend(value, gain, max(map(len, pmfs.values()))), pmfs)
+        best = costs.min(axis=0)
+        mine = costs[action, np.arange(problem.states)]
+        keep = mine <= best + _TIE * (1 + np.abs(best))
+        if keep.all() or settled == _ROUNDS_SETTLED:
+            return gain, value - value[0], action
+        action = np.where(keep, action, costs.argmin(axis=0))
 
 
-def _solve_rate(whole_ns: Vector, rate: float) -> Solution:
-    rows_max = len(whole_ns)
-    states = max(5 * rows_max, 80)
-    unit_ns = whole_ns[0]
-    service, lam = whole_ns / unit_ns, rate * unit_ns
-    pmfs = [poisson(lam * s, _spread(lam * s, states)) for s in service]
-    q = np.arange(states + 1)
-    action = np.minimum(q, rows_max)
-    value, gain = np.zeros(states + 1), 0.0
-    for _ in range(60):
-        gain, value = _evaluate(action, service, lam, pmfs)
-        best = np.full(states + 1, np.inf)
-        improved = np.zeros(states + 1, int)
-        for b in range(1, rows_max + 1):
-            s = service[b - 1]
-            cost = q[b:] * s + lam * s * s / 2 - gain * s + _expect(value, pmfs[b - 1])[: states + 1 - b]
-            better = cost < best[b:] - 1e-9
-            best[b:][better] = cost[better]
-            improved[b:][better] = b
-        wait = q / lam - gain / lam + np.append(value[1:], np.inf)
-        waits = wait < best - 1e-9
-        improved[waits] = 0
-        improved[0] = 0
-        if np.array_equal(improved, action):
-            break
-        action = improved
-    horizon = np.concatenate([[0.0], np.geomspace(service[0] / 64, 6 * service[-1], 40)])
-    ahead = []
-    for t in horizon:
-        mean = lam * t
-        pmf = poisson(mean, int(mean + 10 * np.sqrt(mean) + 10))
-        ahead.append(tuple(float(v) * unit_ns for v in _expect(value, pmf, lumped=False)))
-    return Solution(
-        rate,
-        float(gain),
-        tuple(float(v) * unit_ns for v in value),
-        tuple(int(a) for a in action),
-        tuple(int(t * unit_ns) for t in horizon),
-        tuple(ahead),
-    )
+def _first_policy(problem: _Problem, sizes: Sequence[int]) -> Actions:
+    """As many as wait, of the sizes there are, and otherwise wait; a backlog in batches of the best throughput."""
+    action = np.zeros(problem.states, np.int64)
+    for b in sizes:
+        action[b:] = b
+    action[problem.best :] = problem.best
+    return action
 
 
-def _evaluate(action: NDArray[np.int64], service: Vector, lam: float, pmfs: Sequence[Vector]) -> tuple[float, Vector]:
-    """Gain and relative values of a fixed policy: h(q) = c(q) - g tau(q) + sum P h, with h(0) = 0."""
-    states = len(action)
-    transition = np.zeros((states, states))
-    cost, tau = np.zeros(states), np.zeros(states)
-    for q, b in enumerate(action):
+def _costs(problem: _Problem, rate: float, gain: float, ahead: Vector, pmfs: dict[int, Vector]) -> Vector:
+    """By action (0: wait) and state, the value of taking it once; infinite where it cannot be taken."""
+    states = problem.states
+    q = np.arange(states)
+    costs = np.full((len(problem.service), states), np.inf)
+    costs[0, :-1] = (q[:-1] - gain) / rate + ahead[1:states]
+    for b, pmf in pmfs.items():
+        s = problem.service[b]
+        expected = np.correlate(ahead[: states - b + len(pmf) - 1], pmf, "valid")
+        costs[b, b:] = (q[b:] + rate * s / 2 - gain) * s + expected
+    return costs
+
+
+def _evaluate(
+    problem: _Problem, rate: float, action: Actions, pmfs: dict[int, Vector], tail: _Tail
+) -> tuple[float, Vector]:
+    """Gain and relative values of a fixed policy, from h = cost - gain time + P h."""
+    states = problem.states
+    last = states - 1
+    matrix = np.zeros((states, states))
+    right = np.zeros((states, 2))  # columns: cost, time
+    for q, b in enumerate(action.tolist()):
         if b == 0:
-            tau[q], cost[q] = 1 / lam, q / lam
-            transition[q, min(q + 1, states - 1)] += 1
+            right[q] = q / rate, 1 / rate
+            matrix[q, q + 1] = -1.0
             continue
-        s = service[b - 1]
-        tau[q], cost[q] = s, q * s + lam * s * s / 2
-        pmf = pmfs[b - 1]
-        end = min(states, q - b + len(pmf))
-        transition[q, q - b : end] = pmf[: end - (q - b)]
-        transition[q, -1] += pmf[end - (q - b) :].sum()
-    matrix = np.eye(states) - transition
-    matrix[:, 0] = tau  # the column of h(0) = 0 holds the unknown gain
-    solved = np.asarray(np.linalg.solve(matrix, cost), np.float64)
-    gain = float(solved[0])
-    solved[0] = 0.0
-    return gain, solved
+        s, pmf = problem.service[b], pmfs[b]
+        cost, time = (q + rate * s / 2) * s, s
+        inside = min(len(pmf), states - (q - b))
+        matrix[q, q - b : q - b + inside] -= pmf[:inside]
+        if inside < len(pmf):
+            j, over = np.arange(1, len(pmf) - inside + 1), pmf[inside:]
+            matrix[q, last] -= over.sum()
+            mean = float(over @ j)
+            cost += tail.square * float(over @ (2.0 * last * j + j * j)) + tail.linear * mean
+            time -= tail.per_gain * mean
+        right[q] = cost, time
+    matrix[np.arange(states), np.arange(states)] += 1.0 + _LEAK
+    reference = _often_visited(problem, rate, action)
+    row, (cost, time) = matrix[reference].copy(), right[reference].copy()
+    matrix[reference], right[reference] = 0.0, 0.0
+    matrix[reference, reference] = 1.0
+    of_cost, of_time = _solve_band(matrix, right).T
+    gain = float((cost - row @ of_cost) / (time - row @ of_time))
+    return gain, of_cost - gain * of_time
+
+
+def _often_visited(problem: _Problem, rate: float, action: Actions) -> int:
+    """A state the policy comes back to: where it settles when arrivals are as many as expected."""
+    q, service, actions = 0.0, problem.service.tolist(), action.tolist()
+    for _ in range(2 * problem.states):  # waiting for a large batch alone may take that many steps
+        state = min(round(q), problem.states - 1)
+        b = actions[state]
+        q = state + 1 if b == 0 else max(0.0, state - b + rate * service[b])
+    return min(round(q), problem.states - 1)
+
+
+def _solve_band(matrix: Vector, right: Vector) -> Vector:
+    """Gauss elimination without pivoting; rows dominate their diagonals. Both arguments are used up."""
+    states = len(matrix)
+    index = np.arange(states)
+    filled = matrix != 0
+    lowest = filled.argmax(axis=1)
+    highest = np.maximum.accumulate(states - 1 - filled[:, ::-1].argmax(axis=1))
+    deepest = np.zeros(states, np.int64)
+    np.maximum.at(deepest, lowest, index)
+    deepest = np.maximum.accumulate(deepest)
+    for k in range(states - 1):
+        rows, columns = slice(k + 1, deepest[k] + 1), slice(k + 1, highest[k] + 1)
+        factor = matrix[rows, k, None] / matrix[k, k]
+        matrix[rows, columns] -= factor * matrix[k, columns]
+        right[rows] -= factor * right[k]
+    for k in range(states - 1, -1, -1):
+        columns = slice(k + 1, highest[k] + 1)
+        right[k] = (right[k] - matrix[k, columns] @ right[columns]) / matrix[k, k]
+    return right
+
+
+def _tabulate(problem: _Problem, rate: float, gain: float, value: Vector, action: Actions) -> Solution:
+    """The solution at one rate in nanoseconds, up to the last tabulated state."""
+    unit_ns, tail, reach = problem.unit_ns, _Tail.of(problem, rate), problem.reach
+    service = problem.service[1:]
+    longest = float(service[rate * service < problem.states].max())
+    points = np.geomspace(float(service.min()) / 64, 6 * longest, _HORIZON_POINTS)
+    horizon_ns = np.unique(np.concatenate([[0.0], np.rint(points * unit_ns)]))
+    pmfs = [_arrivals(rate * time_ns / unit_ns) for time_ns in horizon_ns]
+    beyond = tail.extend(value, gain, reach + max(map(len, pmfs)) - len(value))
+    tables = [np.correlate(beyond[: reach + len(pmf)], pmf, "valid") * unit_ns for pmf in pmfs]
+    actions = np.concatenate([action, np.full(reach + 1 - len(action), problem.best)])
+    actions[-1] = problem.best_of_all
+    return Solution(
+        rate / unit_ns,
+        gain,
+        tuple((beyond[: reach + 1] * unit_ns).tolist()),
+        tuple(actions.tolist()),
+        tuple(int(time_ns) for time_ns in horizon_ns),
+        tuple(tuple(table.tolist()) for table in tables),
+    )

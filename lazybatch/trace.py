@@ -5,9 +5,9 @@ Must not know: the scheduler, the clock, threads, how nodes are run.
 
 What the picture shows: one process per model. Its track "queue" has an instant per arrival; each further track holds
 sub-batches, one after the other: a bar per sub-batch from opening to end, and inside it a slice per node run, named
-after the node, with rows, padded rows and the reason in its arguments. A parked sub-batch is the gap between two
-slices, and marks on the tracks show preemptions and merges. Each request is an asynchronous span from its caller's
-submit to its outcome, with the time in the queue nested inside.
+after the node, with rows, padded rows, the reason and, where the policy compared, both costs in its arguments. A parked
+sub-batch is the gap between two slices, and marks on the tracks show preemptions and merges. Each request is an
+asynchronous span from its caller's submit to its outcome, with the time in the queue nested inside.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ class TraceWriter(Observer):
         parked = self._open.get(task.preempted) if task.preempted is not None else None
         if parked is None or self._skip(now_ns):
             return
-        arguments = {"by": task.sub_batch, "by_model": task.model, "reason": task.reason.value}
+        arguments: dict[str, object] = {"by": task.sub_batch, "by_model": task.model, "reason": task.reason.value}
+        arguments |= _compared(task)
         self._event("i", "preempted", parked.process.pid, parked.track, now_ns, arguments, ',"s":"t"')
 
     def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
@@ -140,6 +141,7 @@ class TraceWriter(Observer):
             "rows": task.rows,
             "padded_rows": task.padded_rows,
             "reason": task.reason.value,
+            **_compared(task),
         }
         if failed:
             arguments["failed"] = True
@@ -286,6 +288,19 @@ class TraceWriter(Observer):
             self._ended = True  # one error, not one per event: the driver goes on without a trace
             raise
         self._end += len(block)
+
+
+def _compared(task: Task) -> dict[str, object]:
+    """What the policy compared, where it did: costs in row-milliseconds, and predicted late rows."""
+    seen = task.comparison
+    if seen is None:
+        return {}
+    return {
+        "going_on_row_ms": round(seen.stay_cost / 1e6, 6),
+        "starting_row_ms": round(seen.start_cost / 1e6, 6),
+        "going_on_late_rows": seen.stay_late,
+        "starting_late_rows": seen.start_late,
+    }
 
 
 def _micros(value_ns: int) -> str:

@@ -1,11 +1,13 @@
 """Settings of the whole suite.
 
-Owns: the Hypothesis profiles and the rule that GPU tests skip where no CUDA provider exists.
+Owns: the Hypothesis profiles, the cache directory of a session, and the rule that GPU tests skip where no CUDA provider
+exists.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +18,14 @@ settings.register_profile("long", settings.get_profile("default"), max_examples=
 # The same examples in every run: a red build is red again when it is repeated.
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is cached while testing lives as long as the tests, away from the user's own cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAZYBATCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -61,6 +61,21 @@ def test_decorating_starts_nothing_and_refuses_bad_options() -> None:
         lb.batched(policy="serial", max_delay=0.1)(upper)
 
 
+def test_late_rows_can_be_dropped() -> None:
+    """With a table the option works as for models; without one it is refused where it is written."""
+
+    def double(values: list[int]) -> list[int]:
+        return [2 * value for value in values]
+
+    table = lb.LatencyTable("double", ("call",), (1, 16), ((1_000_000, 2_000_000),), ((1_000_000, 2_000_000),))
+    with lb.batched(late="drop", table=table, policy="graph")(double) as batched:
+        assert isinstance(batched.submit(1, sla=0.0005).exception(60), lb.DeadlineExceeded)
+        assert batched(2) == 4
+        assert batched.stats().dropped == 1
+    with pytest.raises(lb.InvalidInput, match="late='drop' needs table="):
+        lb.batched(late="drop")(double)
+
+
 class Scaler:
     """An object with a batched method."""
 

@@ -86,6 +86,53 @@ def test_a_target_that_no_row_can_meet_is_refused() -> None:
         lb.LazyBatcher(model, table=model.table(1_000_000), sla=0.001)
 
 
+def test_a_target_below_the_smallest_size_that_runs_is_refused() -> None:
+    """Where one row is executed as four, it takes the time of four."""
+    model = AddChain()
+    times = ((1_000_000, 2_000_000),) * 3
+    table = LatencyTable(model.name, model.table().nodes, (1, 4), times, times)
+    with pytest.raises(lb.InvalidInput, match=r"one row alone takes 0\.006000 s"):
+        lb.LazyBatcher(model, table=table, sla=0.004, max_batch_size=4, allowed_batch_sizes=(4,))
+
+
+def test_late_rows_are_dropped_where_that_is_chosen() -> None:
+    """A row whose own target is below one bare run is accepted, and fails; counted apart. By default it is answered."""
+    model = AddChain()
+    table = model.table(1_000_000)
+    with lb.LazyBatcher(model, table=table, sla=60, late="drop") as batcher:
+        hopeless, kept = batcher.submit(1, sla=0.0005), batcher.submit(2)
+        with pytest.raises(lb.DeadlineExceeded, match="late rows are dropped"):
+            hopeless.result(60)
+        assert kept.result(60) == 113.0
+        stats = batcher.stats()
+        assert (stats.accepted, stats.dropped, stats.expired, stats.completed) == (2, 1, 0, 1)
+        assert stats.as_dict()["dropped"] == 1
+    with lb.LazyBatcher(model, table=table, sla=60) as batcher:
+        assert batcher.predict(1, sla=0.0005) == 112.0
+
+
+def test_each_model_may_have_its_own_rule_for_late_rows() -> None:
+    """A mapping by name; models that are not in it serve late rows."""
+    models = {"a": AddChain(), "b": AddChain()}
+    tables = {name: model.table(1_000_000) for name, model in models.items()}
+    with lb.LazyBatcher(models, table=tables, late={"a": "drop"}, allow_foreign_table=True) as batcher:
+        rows = [batcher.submit(1, model=name, sla=0.0005) for name in models]
+        assert isinstance(rows[0].exception(60), lb.DeadlineExceeded)
+        assert rows[1].result(60) == 112.0
+
+
+def test_dropping_needs_a_latency_table() -> None:
+    """Measured for a model whose policy needs none; a callable must bring it; a window must leave time to run."""
+    model = AddChain()
+    with lb.LazyBatcher(model, policy="graph", late="drop", max_batch_size=2) as batcher:
+        assert batcher.tables[model.name] is not None
+        assert batcher.predict(1) == 112.0
+    with pytest.raises(lb.InvalidInput, match="late='drop' must know how long a row takes"):
+        lb.LazyBatcher(upper, late="drop")
+    with pytest.raises(lb.InvalidInput, match=r"a row that waits for max_delay=0.01 s is dropped"):
+        lb.LazyBatcher(model, policy="graph", table=model.table(1_000_000), sla=0.012, max_delay=0.01, late="drop")
+
+
 def test_what_cannot_be_joined_is_served_alone() -> None:
     """A model that is not joinable never gets two rows in a sub-batch, and still serves all of them."""
     sizes: list[int] = []

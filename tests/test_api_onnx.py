@@ -49,7 +49,8 @@ def test_rows_of_many_clients_get_the_answers_of_rows_alone(model: Any, tmp_path
                 if not np.allclose(answer[output], array, rtol=1e-5, atol=1e-6):
                     wrong.append(k)
 
-    with lb.LazyBatcher(model, table=table, sla=10.0, max_batch_size=8, trace=tmp_path / "trace.json") as batcher:
+    options = {"policy": "lazy", "sla": 10.0, "max_batch_size": 8, "trace": tmp_path / "trace.json"}
+    with lb.LazyBatcher(model, table=table, **options) as batcher:
         threads = [threading.Thread(target=client, args=(seed,)) for seed in range(12)]
         for thread in threads:
             thread.start()

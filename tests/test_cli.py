@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lazybatch.cli import main
+from lazybatch.policies import names
 from lazybatch.profiles import LatencyTable
 from tests.commands import refused, run_json
 
@@ -72,6 +73,19 @@ class TestSimulate:
         _, dropping = run_json(capsys, *base, "--rate", 5_000, "--queue-capacity", 4, "--max-batch", 4)
         assert dropping["dropped"] > 0
 
+    def test_late_rows(self, capsys: pytest.CaptureFixture[str], table: Path) -> None:
+        """Past saturation late rows are served by default; dropped, none of those that ran alone was late."""
+        base = ("simulate", "--table", table, "--policy", "serial", "--requests", 200, "--rate", 200, "--sla-ms", 50)
+        _, served = run_json(capsys, *base)
+        assert served["late_rows"] == "serve"
+        assert (served["dropped"], served["completed"]) == (0, 200)
+        assert served["late"] > 100
+        _, dropped = run_json(capsys, *base, "--late", "drop")
+        assert dropped["late_rows"] == "drop"
+        assert (dropped["late"], dropped["completed"] + dropped["dropped"]) == (0, 200)
+        assert dropped["completed"] - dropped["late"] > served["completed"] - served["late"]
+        assert "--late must be 'serve' or 'drop', got 'skip'" in refused(capsys, *base, "--late", "skip")
+
     def test_recorded_arrivals(self, capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path) -> None:
         """Arrivals from a file replace the rate; --requests bounds how many are taken."""
         arrivals = tmp_path / "arrivals.txt"
@@ -98,8 +112,35 @@ class TestSimulate:
         """Without --json a few lines of text say the same, and that it was simulated."""
         assert main(["simulate", "--table", str(table), "--rate", "10", "--requests", "5", "--sla-ms", "50"]) == 0
         out = capsys.readouterr().out
-        assert out.startswith("simulated: m, policy lazy, 5 requests at 10/s, target 50 ms")
+        assert out.startswith("simulated: m, policy lookahead, 5 requests at 10/s, target 50 ms")
         assert "violations" in out
+
+    def test_every_policy_by_name(self, capsys: pytest.CaptureFixture[str], table: Path) -> None:
+        """All names are accepted; the default is lookahead."""
+        base = ("simulate", "--table", table, "--rate", 60, "--requests", 60, "--sla-ms", 100)
+        for name in names():
+            status, got = run_json(capsys, *base, "--policy", name)
+            assert (status, got["policy"], got["completed"]) == (0, name, 60)
+        assert run_json(capsys, *base)[1]["policy"] == "lookahead"
+
+    def test_explain(self, capsys: pytest.CaptureFixture[str], table: Path) -> None:
+        """--explain N: the first N decisions in words; -N: the last N; with --json as records with both costs."""
+        base = ("simulate", "--table", table, "--rate", 150, "--requests", 100, "--sla-ms", 100)
+        _, plain = run_json(capsys, *base)
+        assert "decisions" not in plain
+        _, got = run_json(capsys, *base, "--explain", 1000)
+        everything = got["decisions"]
+        starts = [one for one in everything if one["opened"]]
+        assert len(starts) == got["sub_batches"]
+        assert sorted(row for one in starts for row in one["opened"]) == list(range(100))
+        compared = [one for one in starts if one["preempted"] is not None]
+        assert len(compared) == got["preemptions"] > 0
+        assert all(one["comparison"]["start_cost"] < one["comparison"]["stay_cost"] for one in compared)
+        assert run_json(capsys, *base, "--explain", 3)[1]["decisions"] == everything[:3]
+        assert run_json(capsys, *base, "--explain", -3)[1]["decisions"] == everything[-3:]
+        assert main([*map(str, base), "--explain", "2"]) == 0
+        lines = capsys.readouterr().out.splitlines()[-2:]
+        assert all("model 'm': " in line and "started as sub-batch" in line for line in lines)
 
     @pytest.mark.parametrize(
         ("change", "culprit"),
@@ -126,6 +167,8 @@ class TestSimulate:
             (["--arrivals", "/no/such/file"], "either --rate"),
             (["--trace", "/no/such/folder/trace.json"], "/no/such/folder"),
             (["--table", "/no/such/table.json"], "/no/such/table.json"),
+            (["--explain", "x"], "--explain"),
+            (["--explain", "10000000"], "--explain"),
             (["--nonsense"], "--nonsense"),
         ],
     )

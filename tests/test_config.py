@@ -40,6 +40,8 @@ def test_times_are_finite_positive_seconds(value: Any) -> None:
         ({"allowed_batch_sizes": 16}, "must be a sequence"),
         ({"sla": -1}, "sla must be"),
         ({"length_bucket_width": -1}, "length_bucket_width must be"),
+        ({"late": "skip"}, "late must be 'serve' or 'drop', got 'skip'"),
+        ({"late": True}, "late must be 'serve' or 'drop', got True"),
     ],
 )
 def test_limits_of_a_model_are_checked_together(options: dict[str, Any], text: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,8 @@ from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
-from lazybatch.core.policies import GraphBatching, LazyBatching, Policy, Serial
+from lazybatch.core.policies import Aimd, Cellular, GraphBatching, LazyBatching, Oracle, Policy, Serial
+from lazybatch.core.policies.lookahead import Lookahead
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.scheduler import Decision
 from lazybatch.engine.clock import SteppedClock
@@ -21,12 +24,14 @@ from lazybatch.engine.engine import Engine
 from lazybatch.executors.base import Row
 from lazybatch.executors.simulated import SimulatedModel
 from lazybatch.simulator import simulate
+from lazybatch.solver import solve
 
 TABLES = {
     "short": LatencyTable("short", ("a", "b"), (1, 4, 8), ((30, 50, 90), (20, 40, 60)), ((40, 60, 99), (30, 50, 70))),
     "long": LatencyTable.uniform("long", 7, 400, 90, (1, 8)),
 }
 SLA_NS = {"short": 400, "long": 3000}
+CONTROLS = {name: solve(table, 5) for name, table in TABLES.items()}
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Arrival:
     priority: int
 
 
-def specs(models: tuple[str, ...], capacity: int) -> list[LaneSpec]:
+def specs(models: tuple[str, ...], capacity: int, late: Literal["serve", "drop"] = "serve") -> list[LaneSpec]:
     """Lanes with everything that can influence a decision."""
     return [
         LaneSpec(
@@ -51,6 +56,7 @@ def specs(models: tuple[str, ...], capacity: int) -> list[LaneSpec]:
             sla_ns=SLA_NS[name],
             levels={1: PriorityLevel(900, "reject"), 2: PriorityLevel(500, "demote")},
             ageing_ns=700,
+            late=late,
         )
         for name in models
     ]
@@ -101,12 +107,16 @@ def engine_decisions(trace: list[Arrival], policy: Policy, lanes: list[LaneSpec]
     return list(engine.scheduler.decisions), completed
 
 
-POLICIES = {
+POLICIES: dict[str, Callable[[], Policy]] = {
     "serial": Serial,
     "graph(0)": GraphBatching,
     "graph(window)": lambda: GraphBatching(window_ns=150),
     "graph(budget)": lambda: GraphBatching(window_ns=90, max_batch_size=4, size_budget=6),
+    "cellular": Cellular,
+    "aimd": lambda: Aimd(step=2),
     "lazy": LazyBatching,
+    "oracle": Oracle,
+    "lookahead": lambda: Lookahead(CONTROLS),  # it remembers what it saw: a fresh one for each driver
 }
 
 arrivals = st.builds(
@@ -131,23 +141,41 @@ def trace_of(lines: list[tuple[int, str, str, int, int]], models: tuple[str, ...
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("models", [("long",), ("short", "long")])
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(lines=st.lists(arrivals, max_size=40), capacity=st.sampled_from((2, 5, 100)))
+@given(
+    lines=st.lists(arrivals, max_size=40),
+    capacity=st.sampled_from((2, 5, 100)),
+    late=st.sampled_from(("serve", "drop")),
+)
 def test_both_drivers_decide_alike(
-    name: str, models: tuple[str, ...], lines: list[tuple[int, str, str, int, int]], capacity: int
+    name: str,
+    models: tuple[str, ...],
+    lines: list[tuple[int, str, str, int, int]],
+    capacity: int,
+    late: Literal["serve", "drop"],
 ) -> None:
-    """Any trace, any policy, one or two models: equal decision logs and equal sets of completed rows."""
+    """Any trace, any policy, one or two models, late rows served or dropped: equal decisions, equal completed rows."""
     trace = trace_of(lines, models)
-    simulated = simulated_decisions(trace, POLICIES[name](), specs(models, max(capacity, 5)))
-    live = engine_decisions(trace, POLICIES[name](), specs(models, max(capacity, 5)))
-    assert live == simulated
+    lanes = specs(models, max(capacity, 5), late)
+    assert engine_decisions(trace, POLICIES[name](), lanes) == simulated_decisions(trace, POLICIES[name](), lanes)
 
 
-def test_the_comparison_sees_preemption_and_merging() -> None:
-    """The trace that is compared is not a trivial one: under lazy, sub-batches are preempted and merged in it."""
+def test_the_comparison_sees_dropping() -> None:
+    """Of rows that come all at once, the first ones run and the others become hopeless behind them, in both drivers."""
+    trace = [Arrival(0, "long", "s", 1, 0)] * 12
+    lanes = specs(("long",), 100, "drop")
+    decisions, completed = simulated_decisions(trace, Serial(), lanes)
+    assert 0 < len(completed) < len(trace)
+    assert engine_decisions(trace, Serial(), lanes) == (decisions, completed)
+
+
+@pytest.mark.parametrize("name", ["lazy", "lookahead"])
+def test_the_comparison_sees_preemption_and_merging(name: str) -> None:
+    """The trace that is compared is not a trivial one: sub-batches are preempted and merged in it."""
     trace = [Arrival(at_ns, "long", "s", 1, 0) for at_ns in (0, 100, 150, 600, 601, 602, 1500)]
-    lanes = [LaneSpec(NodeGraph.chain("long", TABLES["long"].nodes), TABLES["long"], max_batch_size=8)]
-    requests = [Request(k, "long", a.at_ns, UNBOUNDED_NS, "s") for k, a in enumerate(trace)]
-    result = simulate(lanes, LazyBatching(), requests)
+    lanes = [LaneSpec(NodeGraph.chain("long", TABLES["long"].nodes), TABLES["long"], max_batch_size=5)]
+    requests = [Request(k, "long", a.at_ns, a.at_ns + SLA_NS["long"], "s") for k, a in enumerate(trace)]
+    result = simulate(lanes, POLICIES[name](), requests)
+    assert result.scheduler.counts.policy_failures == 0
     assert result.preemptions >= 2
     assert result.merges >= 2
-    assert engine_decisions(trace, LazyBatching(), lanes)[0] == list(result.scheduler.decisions)
+    assert engine_decisions(trace, POLICIES[name](), lanes)[0] == list(result.scheduler.decisions)

@@ -34,6 +34,8 @@ SHELL = (
     "workload",
     "metrics",
     "profiles",
+    "policies",
+    "explanation",
     "trace",
 )
 
@@ -66,6 +68,9 @@ RULES: dict[str, Rule] = {
     "workload": Rule(("errors", "config", "core"), _third("numpy")),
     "bounds": Rule(("errors", "config", "core"), _third("numpy")),
     "solver": Rule(("errors", "config", "core"), _third("numpy")),
+    "controls": Rule(("errors", "config", "core", "solver", "partition.cache"), _third("numpy")),
+    "policies": Rule(("errors", "config", "core", "solver", "controls")),
+    "explanation": Rule(("errors", "config", "core")),
     "metrics": Rule(("errors", "config", "core"), _third("numpy")),
     "profiles": Rule(("errors", "config", "core")),
     "trace": Rule(("errors", "config", "core", "metrics")),

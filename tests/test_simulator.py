@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
-from lazybatch.core.policies import GraphBatching, LazyBatching, Policy, Serial, Wait, by_name
+from lazybatch.core.policies import Choice, GraphBatching, LazyBatching, Policy, Serial, View, Wait, by_name
 from lazybatch.core.request import Request
 from lazybatch.core.task import Merge, Reason, Task
-from lazybatch.errors import InvalidInput
+from lazybatch.errors import InvalidInput, TableMismatch
 from lazybatch.metrics import Observer, Outcome
 from lazybatch.simulator import SimulationResult, requests_from, simulate
 from lazybatch.workload import poisson
@@ -96,6 +96,23 @@ def test_padding_costs_the_time_of_the_executed_size() -> None:
     result = run(GraphBatching(), [0, 0], max_batch_size=4, allowed_sizes=(1, 4))
     assert result.latencies_ns == {0: 100, 1: 100}
     assert result.rows_run == 4
+
+
+def test_what_nodes_take_may_differ_from_what_the_policy_is_told() -> None:
+    """Twice the time per node: rows end later, and the policy decides by its own table all the same."""
+    slow = linear(nodes=2, fixed=20, per_row=20)
+    told: list[int] = []
+
+    class Watching(Serial):
+        def decide(self, view: View, now: int) -> Choice:
+            told.append(view.lanes[0].sums_ns[1][-1])
+            return super().decide(view, now)
+
+    result = simulate([lane_spec(TWO_NODES)], Watching(), requests_from([0, 5], "m"), durations={"m": slow})
+    assert result.latencies_ns == {0: 80, 1: 155}
+    assert set(told) == {40}
+    with pytest.raises(TableMismatch):
+        simulate([lane_spec(TWO_NODES)], Serial(), [], durations={"m": linear(nodes=3, fixed=1, per_row=1)})
 
 
 def test_late_rows_are_served_and_counted() -> None:
@@ -226,6 +243,28 @@ def test_observers_see_refusals_and_timeouts() -> None:
         (2, "rejected", None),
         (0, "completed", 0),
         (1, "expired", None),
+    ]
+
+
+def test_hopeless_rows_are_dropped_where_that_is_chosen() -> None:
+    """Behind a run of 40, a row that takes 40 alone and has until 65 goes at the boundary at 40; it is a violation."""
+    diary = Diary()
+    spec = lane_spec(TWO_NODES, late="drop")
+    result = simulate([spec], Serial(), requests_from([0, 5, 100], "m", sla_ns=60), observers=[diary])
+    assert (result.dropped, result.late, set(result.latencies_ns)) == ((1,), (), {0, 2})
+    assert result.violations == pytest.approx(1 / 3)
+    assert ("exited", 40, 1, "dropped", None) in diary.lines
+
+
+def test_an_idle_processor_wakes_to_drop_what_became_hopeless() -> None:
+    """While a window is waited for, the clock stops where the row has no chance left."""
+    diary = Diary()
+    spec = lane_spec(TWO_NODES, late="drop")
+    requests = requests_from([0, 2000], "m", sla_ns=100)
+    simulate([spec], GraphBatching(window_ns=1000), requests, observers=[diary])
+    assert [line for line in diary.lines if line[0] == "exited"] == [
+        ("exited", 61, 0, "dropped", None),
+        ("exited", 2040, 1, "completed", 2000),
     ]
 
 

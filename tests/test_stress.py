@@ -149,6 +149,7 @@ def storm(seed: int, *, clients: int, duration_s: float, drain: bool, timeout: f
         table={"chain": chain.table(50_000), "double": table_of_double()},
         policy="lazy" if seed % 2 else "graph",
         sla=0.05,
+        late={"chain": "drop"},
         max_batch_size=8,
         queue_capacity=12,
         levels={1: lb.Level(0.002), 2: lb.Level(0.002, "demote")},
@@ -182,6 +183,7 @@ def storm(seed: int, *, clients: int, duration_s: float, drain: bool, timeout: f
     stats = batcher.stats()
     accounts(stats)
     assert sum(stats.reasons.values()) == stats.dispatches
+    assert stats.models["double"].dropped == 0, "only the chain drops late rows"
     assert chain.made[0].batches == {}, "the executor still holds rows"
     return outcomes
 

@@ -7,17 +7,17 @@ Must not know: threads, futures, requests.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from lazybatch import profiler
+from lazybatch import policies, profiler
 from lazybatch.config import BatcherOptions, ModelOptions, to_ns
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
-from lazybatch.core.policies import Policy, by_name
+from lazybatch.core.policies import Policy
 from lazybatch.engine import ServedModel
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import MemoryPlan, Model
@@ -75,17 +75,20 @@ def _as_model(given: Any, name: str | None, length_bucket_width: int) -> Model:
     return CallableModel(given, name=name, length_bucket_width=length_bucket_width)
 
 
-def default_policy(models: Mapping[str, Model], table: Any) -> str:
-    """The policy where none was chosen: "lazy", but "graph" when a callable has no latency table to plan with."""
+def default_policy(models: Mapping[str, Model], table: Any, *, workers: int = 1, knobs: bool = False) -> str:
+    """The policy where none was chosen.
+
+    "graph" when a callable has no latency table to plan with, when there are several workers (plans are for one
+    processor), or when knobs of graph batching (max_delay, size_budget) were set; else the default of all.
+    """
     for name, model in models.items():
         if isinstance(model, CallableModel) and _per_model(table, name, len(models), LatencyTable) is None:
             return "graph"
-    return "lazy"
+    return "graph" if knobs or workers != 1 else policies.DEFAULT
 
 
 def assemble(
     models: Mapping[str, Model],
-    policy: Policy,
     options: BatcherOptions,
     *,
     table: Any,
@@ -100,6 +103,7 @@ def assemble(
     for option, value in (("table", table), *limits.items()):
         if isinstance(value, Mapping) and (unknown := [key for key in value if key not in models]):
             raise InvalidInput(f"{option} names the unknown model {unknown[0]!r}; known are {', '.join(models)}")
+    predicts = policies.needs_table(options.policy)
     served = []
     for name, model in models.items():
         chosen = {option: _per_model(value, name, len(models)) for option, value in limits.items()}
@@ -113,9 +117,10 @@ def assemble(
             raise InvalidInput(f"the table of model {name!r} must be a LatencyTable, got {found!r}")
         if found is not None:
             check_table(found, model, allow_foreign_table)
-        elif policy.needs_table:
-            found = _measure(name, model, own)
-        _check_sla(name, own, found)
+        elif predicts or own.late == "drop":
+            found = _measure(name, model, own, predicts)
+        if found is not None and own.sla is not None:
+            _check_sla(name, own, own.sla, found, options.max_delay)
         served.append(Served(name, model, own, found))
     return served
 
@@ -128,11 +133,12 @@ def _per_model(value: Any, name: str, models: int, kind: type | None = None) -> 
     return value
 
 
-def _measure(name: str, model: Model, options: ModelOptions) -> LatencyTable:
+def _measure(name: str, model: Model, options: ModelOptions, predicts: bool) -> LatencyTable:
     if isinstance(model, CallableModel):
+        way_out = "policy='graph'" if predicts else "late='serve': late='drop' must know how long a row takes"
         raise InvalidInput(
             f"model {name!r} is a callable without a latency table: give table= (see lazybatch.profile with inputs=) "
-            "or use policy='graph'"
+            f"or use {way_out}"
         )
     most = options.max_batch_size
     sizes = sorted({1 << k for k in range(most.bit_length()) if 1 << k <= most} | {most})
@@ -140,28 +146,26 @@ def _measure(name: str, model: Model, options: ModelOptions) -> LatencyTable:
     return profiler.profile(model, tuple(sizes), budget_s=QUICK_PROFILE_S, repeats=_QUICK_REPEATS)
 
 
-def _check_sla(name: str, options: ModelOptions, table: LatencyTable | None) -> None:
-    if options.sla is None or table is None:
-        return
-    alone_ns = table.whole_ns(1)
-    if to_ns(options.sla) < alone_ns:
+def _check_sla(name: str, options: ModelOptions, sla: float, table: LatencyTable, max_delay: float) -> None:
+    alone_ns = table.whole_ns(options.allowed_batch_sizes[0] if options.allowed_batch_sizes else 1)
+    if to_ns(sla) < alone_ns:
+        raise InvalidInput(f"model {name!r}: sla={sla} s cannot be met: one row alone takes {alone_ns / 1e9:.6f} s")
+    if options.late == "drop" and to_ns(sla) < to_ns(max_delay) + alone_ns:
         raise InvalidInput(
-            f"model {name!r}: sla={options.sla} s cannot be met: one row alone takes {alone_ns / 1e9:.6f} s"
+            f"model {name!r}: with late='drop', a row that waits for max_delay={max_delay} s is dropped: it takes "
+            f"{alone_ns / 1e9:.6f} s alone and sla={sla} s"
         )
 
 
-def make_policy(options: BatcherOptions) -> Policy:
-    """The policy object. Raises `InvalidInput` for an unknown name."""
+def make_policy(options: BatcherOptions, lanes: Sequence[LaneSpec]) -> Policy:
+    """The policy object for these lanes; see `lazybatch.policies`. Raises `InvalidInput` for an unknown name."""
     if options.policy != "graph":
-        return by_name(options.policy)
-    chosen: dict[str, int | None] = {"window_ns": to_ns(options.max_delay)}
-    if options.size_budget is not None:
-        chosen["size_budget"] = options.size_budget
-    return by_name("graph", **chosen)
+        return policies.make_policy(options.policy, lanes)
+    return policies.make_policy("graph", lanes, window_ns=to_ns(options.max_delay), size_budget=options.size_budget)
 
 
-def to_engine(served: list[Served], options: BatcherOptions) -> list[ServedModel]:
-    """Executors, with memory planned, and the lanes the scheduler sees. Raises `ModelError`, `InvalidInput`."""
+def to_lanes(served: Sequence[Served], options: BatcherOptions) -> list[LaneSpec]:
+    """The models as the scheduler sees them."""
     levels = {
         priority: PriorityLevel(
             None if level.queue_timeout is None else to_ns(level.queue_timeout), on_timeout=level.on_timeout
@@ -169,22 +173,31 @@ def to_engine(served: list[Served], options: BatcherOptions) -> list[ServedModel
         for priority, level in options.levels.items()
     }
     return [
+        LaneSpec(
+            NodeGraph(one.name, one.model.graph.nodes),
+            latency=one.table,
+            max_batch_size=one.options.max_batch_size,
+            queue_capacity=one.options.queue_capacity,
+            sla_ns=None if one.options.sla is None else to_ns(one.options.sla),
+            joinable=one.model.joinable,
+            allowed_sizes=tuple(one.options.allowed_batch_sizes),
+            levels=levels,
+            ageing_ns=None if options.ageing is None else to_ns(options.ageing),
+            late=one.options.late,
+        )
+        for one in served
+    ]
+
+
+def to_engine(served: Sequence[Served], lanes: Sequence[LaneSpec]) -> list[ServedModel]:
+    """Lanes with their executors, memory planned. Raises `ModelError`, `InvalidInput`."""
+    return [
         ServedModel(
-            LaneSpec(
-                NodeGraph(one.name, one.model.graph.nodes),
-                latency=one.table,
-                max_batch_size=one.options.max_batch_size,
-                queue_capacity=one.options.queue_capacity,
-                sla_ns=None if one.options.sla is None else to_ns(one.options.sla),
-                joinable=one.model.joinable,
-                allowed_sizes=tuple(one.options.allowed_batch_sizes),
-                levels=levels,
-                ageing_ns=None if options.ageing is None else to_ns(options.ageing),
-            ),
+            lane,
             one.model.executor(max_batch_size=one.options.max_batch_size if one.model.joinable else 1),
             pooled=one.pooled,
         )
-        for one in served
+        for one, lane in zip(served, lanes, strict=True)
     ]
 
 

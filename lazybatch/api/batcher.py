@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, CancelledError, Future, wait
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from lazybatch.api import assembly
-from lazybatch.config import BatcherOptions, Level, RequestLimits, flag, seconds, to_ns
+from lazybatch.api import assembly, claims
+from lazybatch.config import BatcherOptions, Level, RequestLimits, flag, seconds, to_ns, whole
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies import Policy
 from lazybatch.engine import Engine, MonotonicClock, ServedModel, Stats
 from lazybatch.engine.entry import RequestFuture
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Executor, MemoryPlan, Model, Row
+from lazybatch.explanation import Explanation, latest
 from lazybatch.metrics import Observer
 from lazybatch.trace import TraceWriter
 
@@ -34,11 +35,15 @@ class LazyBatcher:
     models: a model from `lazybatch.load`, a callable ``list[inputs] -> list[outputs]``, or a mapping from names to
     such; with a mapping of several, every call says ``model=``.
     table: latency table (per model a mapping); measured on the spot, for a few seconds, where the policy needs one.
-    sla: soft target in seconds from submit to result. policy: "lazy" (default), "graph" (default where a callable has
-    no table), "serial".
+    sla: soft target in seconds from submit to result.
+    policy: "lookahead" (default), "graph" (default for callables without a table or with several workers, and where
+    max_delay or size_budget is set), "lazy", "oracle", "aimd", "cellular", "serial"; or a policy object (see
+    `lazybatch.core.policies.base.Policy`), which serves one batcher at a time because it may remember what it saw.
     max_batch_size: rows in one batch. queue_capacity: waiting rows; besides them, rows in flight are bounded by
     max_batch_size per model and worker. allowed_batch_sizes: sizes to execute, batches are padded up to one.
-    table, sla, max_batch_size, queue_capacity and allowed_batch_sizes may be mappings by model name.
+    late: "serve" (default) answers late rows too; "drop" fails a waiting row with `DeadlineExceeded` from the moment it
+    could not meet its target even if it ran alone, and needs a latency table. Rows that have started are never dropped.
+    table, sla, max_batch_size, queue_capacity, allowed_batch_sizes and late may be mappings by model name.
     max_delay, size_budget: of policy "graph", see `BatcherOptions`; max_delay counts from the oldest waiting row.
     workers: concurrent calls of a callable. length_bucket_width: for callables, see `CallableModel`.
     levels, ageing: priorities' queue timeouts, and seconds of waiting that raise a row by one priority.
@@ -58,9 +63,10 @@ class LazyBatcher:
         *,
         table: LatencyTable | Mapping[str, LatencyTable] | None = None,
         sla: float | PerModel | None = None,
-        policy: str | None = None,
+        policy: str | Policy | None = None,
         max_batch_size: int | PerModel = 16,
         queue_capacity: int | PerModel = 256,
+        late: Literal["serve", "drop"] | PerModel = "serve",
         max_delay: float = 0.0,
         workers: int = 1,
         length_bucket_width: int = 0,
@@ -76,8 +82,11 @@ class LazyBatcher:
     ) -> None:
         flag("allow_foreign_table", allow_foreign_table)
         self._models = assembly.as_models(models, length_bucket_width=length_bucket_width, name=name)
+        if policy is None:
+            knobs = bool(max_delay or size_budget)
+            policy = assembly.default_policy(self._models, table, workers=workers, knobs=knobs)
         options = BatcherOptions(
-            policy=assembly.default_policy(self._models, table) if policy is None else policy,
+            policy=policy,
             max_delay=max_delay,
             size_budget=size_budget,
             workers=workers,
@@ -85,21 +94,26 @@ class LazyBatcher:
             ageing=ageing,
             isolate_failures=isolate_failures,
         )
-        chosen = assembly.make_policy(options)
         limits = {
             "sla": sla,
             "max_batch_size": max_batch_size,
             "queue_capacity": queue_capacity,
+            "late": late,
             "allowed_batch_sizes": allowed_batch_sizes,
         }
         served = assembly.assemble(
-            self._models, chosen, options, table=table, allow_foreign_table=allow_foreign_table, limits=limits
+            self._models, options, table=table, allow_foreign_table=allow_foreign_table, limits=limits
         )
+        lanes = assembly.to_lanes(served, options)
+        chosen = assembly.make_policy(options, lanes)
         self._tables = {one.name: one.table for one in served}
         self._only = next(iter(self._models)) if len(self._models) == 1 else None
         self._clock = MonotonicClock()
         self._executors: dict[str, Executor] = {}
-        self._engine = self._start(assembly.to_engine(served, options), chosen, options, observers, trace, name)
+        self._graphs = {lane.graph.model: lane.graph for lane in lanes}
+        with claims.claim(chosen) as claimed:
+            self._engine = self._start(assembly.to_engine(served, lanes), chosen, options, observers, trace, name)
+            claimed(self._engine)
         # The engine's thread must not keep a forgotten batcher alive; once that is gone, the engine drains and ends.
         weakref.finalize(self, self._engine.close).atexit = False
 
@@ -153,8 +167,8 @@ class LazyBatcher:
     ) -> Future[Any]:
         """Hand in one row (no batch axis); never blocks. Inputs are copied before this returns.
 
-        sla: soft target in seconds for this row. timeout: hard limit in seconds; deadline: hard limit as a reading of
-        `time.monotonic()`. priority: larger is more urgent.
+        sla: soft target in seconds for this row; ``late`` of the batcher says what missing it means. timeout: hard
+        limit in seconds; deadline: hard limit as a reading of `time.monotonic()`. priority: larger is more urgent.
 
         The future yields the row's outputs, or raises `ExecutionError`, `DeadlineExceeded`, `ShuttingDown`. A row that
         is not admitted comes back as an already failed future (`Overloaded`, `DeadlineExceeded`, `ShuttingDown`).
@@ -234,6 +248,17 @@ class LazyBatcher:
     def stats(self) -> Stats:
         """One consistent snapshot of all counters."""
         return self._engine.stats()
+
+    def decisions(self, last: int = 50, *, model: str | None = None) -> list[Explanation]:
+        """The latest decisions, oldest first: what was started or held back, why, and the costs compared.
+
+        Each is a frozen record whose ``str`` is a sentence. Sub-batches that merely went on are left out. The log
+        reaches back over some 100,000 node runs. model: only this model's decisions.
+        Raises `InvalidInput` for an unknown model or a number that is none.
+        """
+        whole("last", last, 0, 1 << 31)
+        name = None if model is None else self._name(model)
+        return latest(self._engine.decisions(), self._graphs, last, name)
 
     @property
     def abandoned(self) -> bool:

@@ -22,10 +22,11 @@ from lazybatch.config import BatcherOptions, ModelOptions
 from lazybatch.engine import Stats
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.callable import CallableModel
+from lazybatch.explanation import Explanation
 
 BatchFunction = Callable[..., Sequence[Any]]
 
-_MODEL_OPTIONS = ("max_batch_size", "queue_capacity", "sla", "allowed_batch_sizes")
+_MODEL_OPTIONS = ("max_batch_size", "queue_capacity", "sla", "allowed_batch_sizes", "late")
 _BATCHER_OPTIONS = ("policy", "max_delay", "size_budget", "workers", "levels", "ageing", "isolate_failures")
 _CALLABLE_OPTIONS = ("size_fn", "length_bucket_width", "copy")
 _OTHER_OPTIONS = ("table", "observers", "trace", "name", "allow_foreign_table")
@@ -34,8 +35,8 @@ _OTHER_OPTIONS = ("table", "observers", "trace", "name", "allow_foreign_table")
 class BatchedFunction:
     """A decorated ``list[inputs] -> list[outputs]``, called with one input: ``embed("one")`` waits for its output.
 
-    ``submit, submit_batch, predict, predict_batch, apredict, apredict_batch, stats, shutdown`` are those of the
-    `LazyBatcher` behind it. After `shutdown` it stays shut down. ``__wrapped__`` is the function itself.
+    ``submit, submit_batch, predict, predict_batch, apredict, apredict_batch, stats, decisions, shutdown`` are those of
+    the `LazyBatcher` behind it. After `shutdown` it stays shut down. ``__wrapped__`` is the function itself.
     """
 
     def __init__(self, fn: BatchFunction, options: dict[str, Any]) -> None:
@@ -84,6 +85,10 @@ class BatchedFunction:
     def stats(self) -> Stats:
         """See `LazyBatcher.stats`."""
         return self.batcher.stats()
+
+    def decisions(self, last: int = 50) -> list[Explanation]:
+        """See `LazyBatcher.decisions`."""
+        return self.batcher.decisions(last)
 
     def shutdown(self, drain: bool = True, timeout: float | None = None) -> bool:
         """See `LazyBatcher.shutdown`."""
@@ -145,7 +150,9 @@ def _check(options: dict[str, Any]) -> None:
     unknown = [key for key in options if key not in known]
     if unknown:
         raise InvalidInput(f"batched does not take {unknown[0]!r}; options are {', '.join(sorted(known))}")
-    ModelOptions(**{key: options[key] for key in _MODEL_OPTIONS if key in options})
+    limits = ModelOptions(**{key: options[key] for key in _MODEL_OPTIONS if key in options})
+    if limits.late == "drop" and options.get("table") is None:
+        raise InvalidInput("late='drop' needs table=: without a latency table nobody knows when a row is hopeless")
     chosen = {key: options[key] for key in _BATCHER_OPTIONS if options.get(key) is not None}
     BatcherOptions(**{"policy": "graph", **chosen})
 

@@ -16,8 +16,9 @@ import typer
 import lazybatch
 from lazybatch.cli import checks, cutting, measuring, simulation
 from lazybatch.cli.output import BAD_INPUT, emit, progress_line
-from lazybatch.core.policies import names as policy_names
 from lazybatch.errors import LazyBatchError
+from lazybatch.policies import DEFAULT as DEFAULT_POLICY
+from lazybatch.policies import names as policy_names
 
 # typer brings click along, under a name that changed between its releases: reach its base of usage errors by class.
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -136,7 +137,7 @@ def profile_command(
 @app.command("simulate")
 def simulate_command(
     table: Annotated[Path, typer.Option(help="Latency table, as `profile` writes it.")],
-    policy: Annotated[str, typer.Option(help=f"One of {', '.join(policy_names())}.")] = "lazy",
+    policy: Annotated[str, typer.Option(help=f"One of {', '.join(policy_names())}.")] = DEFAULT_POLICY,
     rate: Annotated[float | None, typer.Option(help="Offered load, requests per second (Poisson).")] = None,
     requests: Annotated[int, typer.Option(help="How many requests.")] = 1_000,
     sla_ms: Annotated[float | None, typer.Option(help="SLA target per request; none: nothing is ever late.")] = None,
@@ -144,10 +145,17 @@ def simulate_command(
     window_ms: Annotated[float | None, typer.Option(help="Batching window of policy `graph`; default 0.")] = None,
     max_batch: Annotated[int | None, typer.Option(help="Rows per sub-batch; default: the largest profiled.")] = None,
     queue_capacity: Annotated[int, typer.Option(help="Rows that may wait; more are dropped.")] = 256,
+    late: Annotated[
+        str,
+        typer.Option(help="`serve` late rows all the same, or `drop` those that cannot make their target even alone."),
+    ] = "serve",
     arrivals: Annotated[
         Path | None, typer.Option(help="Instead of --rate: a file of arrival times in seconds, one per line.")
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev there.")] = None,
+    explain: Annotated[
+        int, typer.Option(metavar="N", help="Print the first N decisions and why they were taken; -N: the last N.")
+    ] = 0,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -155,7 +163,7 @@ def simulate_command(
 
     ``violations`` is the share of all requests that were late or dropped.
 
-    Example: lazybatch simulate --table bert.json --policy lazy --rate 40 --requests 2000 --sla-ms 100 --seed 1
+    Example: lazybatch simulate --table bert.json --rate 40 --requests 2000 --sla-ms 100 --seed 1 --explain 10
     """
     chosen = simulation.Options(
         table=table,
@@ -167,8 +175,10 @@ def simulate_command(
         window_ms=window_ms,
         max_batch=max_batch,
         queue_capacity=queue_capacity,
+        late=late,
         arrivals=arrivals,
         trace=trace,
+        explain=explain,
     )
     return emit(simulation.run(chosen), json)
 

@@ -9,20 +9,25 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from lazybatch import policies
 from lazybatch.cli.output import Report, aligned, milliseconds
 from lazybatch.config import BATCH_SIZE_MAX, QUEUE_CAPACITY_MAX, whole
-from lazybatch.core import policies
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
-from lazybatch.core.policies.base import Policy
+from lazybatch.core.scheduler import Decision
+from lazybatch.core.task import Task
 from lazybatch.errors import InvalidInput
+from lazybatch.explanation import latest, telling
 from lazybatch.metrics import Meter, Observer, latency_summary
 from lazybatch.profiles import load
 from lazybatch.simulator import SimulationResult, requests_from, simulate
 from lazybatch.trace import TraceWriter
 from lazybatch.workload import poisson, recorded
+
+_EXPLAINED_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +43,23 @@ class Options:
     window_ms: float | None = None
     max_batch: int | None = None
     queue_capacity: int = 256
+    late: str = "serve"
     arrivals: Path | None = None
     trace: Path | None = None
+    explain: int = 0
+
+
+class _First(Observer):
+    """The first decisions worth reading; the scheduler's own log forgets them in a long run."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.decisions: list[Decision] = []
+
+    def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
+        """Keep what was decided, not what merely went on."""
+        if len(self.decisions) < self._most and telling(task):
+            self.decisions.append(Decision(start_ns, task))
 
 
 def run(options: Options) -> Report:
@@ -49,19 +69,28 @@ def run(options: Options) -> Report:
     if options.max_batch is not None:
         whole("--max-batch", options.max_batch, 1, BATCH_SIZE_MAX)
     sla_ns = None if options.sla_ms is None else _nanoseconds("--sla-ms", options.sla_ms, zero=False)
-    policy = _policy(options)
+    late = _late(options.late)
+    whole("--explain", options.explain, -_EXPLAINED_MAX, _EXPLAINED_MAX)
+    chosen = _policy_options(options)
     table = load(options.table)
     arrivals_ns = _arrivals(options)
-    lane = _lane(options, table, sla_ns)
+    lane = _lane(options, table, sla_ns, late)
+    policy = policies.make_policy(options.policy, [lane], **chosen)
     requests = requests_from(arrivals_ns, table.model, sla_ns=sla_ns)
-    meter = Meter()
-    observers: list[Observer] = [meter]
+    meter, first = Meter(), _First(options.explain)
+    observers: list[Observer] = [meter, first] if options.explain > 0 else [meter]
     if options.trace is None:
         result = simulate([lane], policy, requests, observers=observers)
     else:
         with TraceWriter(options.trace, [lane.graph]) as writer:
-            result = simulate([lane], policy, requests, observers=[meter, writer])
-    return _report(options, table, result, meter, len(requests))
+            result = simulate([lane], policy, requests, observers=[*observers, writer])
+    report = _report(options, table, result, meter, len(requests))
+    if not options.explain:
+        return report
+    decisions = first.decisions if options.explain > 0 else list(result.scheduler.decisions)
+    explained = latest(decisions, {table.model: lane.graph}, abs(options.explain))
+    values = {**report.values, "decisions": [one.as_dict() for one in explained]}
+    return Report(values, [*report.lines, *map(str, explained)])
 
 
 def _nanoseconds(option: str, value_ms: float, *, zero: bool) -> int:
@@ -71,12 +100,14 @@ def _nanoseconds(option: str, value_ms: float, *, zero: bool) -> int:
     return max(round(value_ms * 1e6), 0 if zero else 1)
 
 
-def _policy(options: Options) -> Policy:
+def _policy_options(options: Options) -> dict[str, int]:
+    """Options of the policy's constructor; an unknown policy is refused before anything is read."""
+    policies.check_policy(options.policy)
     if options.window_ms is None:
-        return policies.by_name(options.policy)
+        return {}
     if options.policy != "graph":
         raise InvalidInput(f"--window-ms belongs to policy 'graph', the policy is {options.policy!r}")
-    return policies.by_name("graph", window_ns=_nanoseconds("--window-ms", options.window_ms, zero=True))
+    return {"window_ns": _nanoseconds("--window-ms", options.window_ms, zero=True)}
 
 
 def _arrivals(options: Options) -> list[int]:
@@ -91,7 +122,13 @@ def _arrivals(options: Options) -> list[int]:
     return poisson(options.rate_rps, options.requests, options.seed)
 
 
-def _lane(options: Options, table: LatencyTable, sla_ns: int | None) -> LaneSpec:
+def _late(given: str) -> Literal["serve", "drop"]:
+    if given not in ("serve", "drop"):
+        raise InvalidInput(f"--late must be 'serve' or 'drop', got {given!r}")
+    return "drop" if given == "drop" else "serve"
+
+
+def _lane(options: Options, table: LatencyTable, sla_ns: int | None, late: Literal["serve", "drop"]) -> LaneSpec:
     return LaneSpec(
         graph=NodeGraph.chain(table.model, table.nodes),
         latency=table,
@@ -99,6 +136,7 @@ def _lane(options: Options, table: LatencyTable, sla_ns: int | None) -> LaneSpec
         queue_capacity=options.queue_capacity,
         sla_ns=sla_ns,
         joinable=table.provenance.get("joinable") is not False,
+        late=late,
     )
 
 
@@ -113,6 +151,7 @@ def _report(options: Options, table: LatencyTable, result: SimulationResult, met
         "requests": offered,
         "seed": options.seed,
         "sla_ms": options.sla_ms,
+        "late_rows": options.late,
         **latency_summary(result.latencies_ns.values()).as_ms(),
         "queue_wait_mean_ms": stats.queue_wait.as_ms()["mean_ms"],
         "violations": result.violations,

@@ -8,12 +8,14 @@ priority plus one for every `ageing_ns` it has waited, so nobody starves. Rows a
 all of one signature: that of the first request, and in the same order.
 
 A level may limit the time its requests wait here: past it they are rejected, or demoted below every listed level.
-Rows that are being retried alone keep their place by arrival and are exempt from both capacity and timeouts.
+Where late rows are dropped, a request is *hopeless* from the moment at which even a run alone would end after its
+deadline. Rows that are being retried alone keep their place by arrival and are exempt from capacity, timeouts and
+dropping.
 """
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +23,8 @@ from heapq import merge as merge_sorted
 from itertools import islice
 from typing import Literal
 
-from lazybatch.core.request import Request
+from lazybatch.core.deadlines import DeadlineOrder
+from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.errors import InvalidInput, InvariantError, Overloaded
 
 
@@ -51,12 +54,31 @@ def _arrival(request: Request) -> tuple[int, int]:
 
 
 class InfQ:
-    """A bounded queue of requests of one model."""
+    """A bounded queue of requests of one model.
 
-    __slots__ = ("_ageing_ns", "_capacity", "_demoted_level", "_groups", "_levels", "_live", "_retried")
+    alone_ns: how long a row takes alone, for the deadlines at which it is hopeless; None: late rows are kept.
+    """
+
+    __slots__ = (
+        "_ageing_ns",
+        "_alone_ns",
+        "_capacity",
+        "_deadlines",
+        "_demoted_level",
+        "_groups",
+        "_levels",
+        "_live",
+        "_retried",
+        "due_ns",
+    )
 
     def __init__(
-        self, capacity: int, *, levels: Mapping[int, PriorityLevel] | None = None, ageing_ns: int | None = None
+        self,
+        capacity: int,
+        *,
+        levels: Mapping[int, PriorityLevel] | None = None,
+        ageing_ns: int | None = None,
+        alone_ns: int | None = None,
     ) -> None:
         if capacity < 1:
             raise InvalidInput(f"queue capacity must be at least 1 row, got {capacity}")
@@ -68,6 +90,10 @@ class InfQ:
         self._demoted_level = min(0, *self._levels, 0) - 1
         self._live: dict[int, Request] = {}
         self._retried = 0
+        self._alone_ns = alone_ns
+        self._deadlines = DeadlineOrder(self._live)
+        self.due_ns = UNBOUNDED_NS
+        """Before this time neither `expire` nor `drop` has anything to do."""
         # (level, signature) -> its requests in order of arrival; no empty groups.
         self._groups: dict[tuple[int, Hashable], deque[Request]] = {}
 
@@ -92,6 +118,11 @@ class InfQ:
         if len(self._live) - self._retried >= self._capacity:
             raise Overloaded(f"model {request.model!r}: the queue holds its maximum of {self._capacity} rows")
         self._append(request)
+        if self._alone_ns is not None:
+            self._deadlines.add(request)
+            self.due_ns = min(self.due_ns, request.deadline_ns - self._alone_ns + 1)
+        if self._levels and (end_ns := self._timeout_ns(request)) is not None:
+            self.due_ns = min(self.due_ns, end_ns)
 
     def requeue_alone(self, request: Request) -> None:
         """Put a row back that must now run without mates. Never refused: it was admitted before."""
@@ -194,7 +225,7 @@ class InfQ:
         if group[0] is request:
             group.popleft()
         else:
-            del group[next(place for place, other in enumerate(group) if other is request)]
+            del group[bisect_left(group, _arrival(request), key=_arrival)]
         if not group:
             del self._groups[key]
         if type(request.signature) is Alone:
@@ -227,13 +258,35 @@ class InfQ:
                     rejected.append(front)
                 else:
                     self._append(replace(front, priority=self._demoted_level))
+        self._find_due()
         return rejected
 
-    def next_timeout_ns(self) -> int | None:
-        """The next time at which `expire` would do something; None for never."""
-        if not self._levels:
+    def drop(self, now: int) -> list[Request]:
+        """Remove what is hopeless by now; returns it, the earliest deadlines first."""
+        hopeless: list[Request] = []
+        while (end_ns := self._hopeless_ns()) is not None and end_ns <= now:
+            request = self._deadlines.earliest()
+            assert request is not None, "it is what becomes hopeless next"
+            self._forget(request)
+            hopeless.append(request)
+        self._find_due()
+        return hopeless
+
+    def _find_due(self) -> None:
+        end_ns = self.next_timeout_ns()
+        self.due_ns = UNBOUNDED_NS if end_ns is None else end_ns
+
+    def _hopeless_ns(self) -> int | None:
+        """When the next row becomes hopeless: one nanosecond after its last chance to start alone."""
+        if self._alone_ns is None or (request := self._deadlines.earliest()) is None:
             return None
-        ends = (self._timeout_ns(front) for front in self._fronts())
+        return request.deadline_ns - self._alone_ns + 1
+
+    def next_timeout_ns(self) -> int | None:
+        """The next time at which `expire` or `drop` would do something; None for never."""
+        ends = [self._hopeless_ns()]
+        if self._levels:
+            ends += [self._timeout_ns(front) for front in self._fronts()]
         return min((end_ns for end_ns in ends if end_ns is not None), default=None)
 
     def validate(self) -> None:
@@ -246,6 +299,11 @@ class InfQ:
             raise InvariantError(f"queue: {retried} retried rows, counted {self._retried}")
         if len(self._live) - retried > self._capacity:
             raise InvariantError(f"queue: {len(self._live) - retried} rows, capacity {self._capacity}")
+        end_ns = self.next_timeout_ns()
+        if end_ns is not None and end_ns < self.due_ns:
+            raise InvariantError(f"queue: something is due at {end_ns}, not only at {self.due_ns}")
+        if self._alone_ns is not None:
+            self._deadlines.validate([request for request in self if type(request.signature) is not Alone])
         for (level, signature), group in self._groups.items():
             if list(group) != sorted(group, key=_arrival):
                 raise InvariantError(f"queue: group {(level, signature)} is not in order of arrival")

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from typing import Literal
 
 from lazybatch.core.batch_table import BatchTable
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import InfQ, PriorityLevel
 from lazybatch.core.latency import LatencyTable
 from lazybatch.errors import InvalidInput, TableMismatch
+
+_NEAR_BEST = 0.98
+"""Share of the best throughput: differences below are within the error of a measured table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,8 @@ class LaneSpec:
     latency: may be None for policies that need no prediction. max_batch_size: rows in one sub-batch, and in flight.
     queue_capacity: waiting rows. joinable: when False every sub-batch has one row.
     allowed_sizes: executed sizes are padded up to one of these; empty for any. levels: queue timeouts by priority.
-    ageing_ns: waiting this long raises a request by one priority level.
+    ageing_ns: waiting this long raises a request by one priority level. late: "serve" runs rows whatever their
+    deadlines; "drop" lets a waiting row go once it would miss its deadline even if it ran alone from then on.
 
     Raises `InvalidInput` for options that contradict each other, `TableMismatch` for a table with other nodes.
     """
@@ -38,6 +43,7 @@ class LaneSpec:
     allowed_sizes: tuple[int, ...] = ()
     levels: Mapping[int, PriorityLevel] = field(default_factory=dict)
     ageing_ns: int | None = None
+    late: Literal["serve", "drop"] = "serve"
 
     def __post_init__(self) -> None:
         model = self.graph.model
@@ -53,6 +59,10 @@ class LaneSpec:
                 f"model {model!r}: the largest allowed size is {sizes[-1]}, max_batch_size is {self.max_batch_size}; "
                 "they must be equal"
             )
+        if self.late not in ("serve", "drop"):
+            raise InvalidInput(f"model {model!r}: late must be 'serve' or 'drop', got {self.late!r}")
+        if self.late == "drop" and self.latency is None:
+            raise InvalidInput(f"model {model!r}: late='drop' needs a latency table, to tell when a row is hopeless")
         names = tuple(node.name for node in self.graph.nodes)
         if self.latency is not None and self.latency.nodes != names:
             raise TableMismatch(
@@ -69,21 +79,58 @@ class Lane:
     """A model's queue, stack and predicted times. Changed by the scheduler only; policies read it.
 
     times_ns: per node, by rows 0..max (None without a table); single_left_ns: per cursor, the time one row alone still
-    needs (SingleInputExecTime with credit for progress; Algorithm 1 for static graphs).
+    needs (SingleInputExecTime with credit for progress; Algorithm 1 for static graphs). sums_ns: by rows 0..max, the
+    time from the first node to each cursor. rows_best: the largest batch whose throughput is near the best (without a
+    table: the largest).
     """
 
-    __slots__ = ("model", "nodes", "queue", "rows_max", "single_left_ns", "spec", "sums_ns", "table", "times_ns")
+    __slots__ = (
+        "model",
+        "nodes",
+        "queue",
+        "rows_best",
+        "rows_max",
+        "single_left_ns",
+        "spec",
+        "sums_ns",
+        "table",
+        "times_ns",
+    )
 
     def __init__(self, spec: LaneSpec) -> None:
         self.spec = spec
         self.model = spec.graph.model
         self.nodes = len(spec.graph)
         self.rows_max = spec.max_batch_size if spec.joinable else 1
-        self.queue = InfQ(spec.queue_capacity, levels=spec.levels, ageing_ns=spec.ageing_ns)
         self.table = BatchTable(self.nodes, self.rows_max, spec.allowed_sizes)
         self.times_ns = None if spec.latency is None else spec.latency.dense_ns(spec.max_batch_size)
         self.sums_ns = () if self.times_ns is None else _sums(self.times_ns, spec.max_batch_size)
         self.single_left_ns = None if spec.latency is None else spec.latency.remaining_ns(1)
+        self.rows_best = self.rows_max if spec.latency is None else self._rows_best()
+        alone_ns = self.run_ns(1) if spec.late == "drop" else None
+        self.queue = InfQ(spec.queue_capacity, levels=spec.levels, ageing_ns=spec.ageing_ns, alone_ns=alone_ns)
+
+    def _rows_best(self) -> int:
+        rates = [rows / self.run_ns(rows) for rows in range(1, self.rows_max + 1)]
+        near = _NEAR_BEST * max(rates)
+        return max(rows for rows, rate in enumerate(rates, start=1) if rate >= near)
+
+    def run_ns(self, rows: int) -> int:
+        """Time of a whole run of so many rows, as they are executed. Only for lanes with a table."""
+        return self.sums_ns[self.padded_rows(rows) or rows][-1]
+
+    def made_late(self, rows: int, now: int) -> int:
+        """How many rows in front of the queue a full batch of ``rows`` had better pass over: it would make them late.
+
+        Only where late rows are dropped, and only as many as leave enough rows to fill the batch. Those passed over
+        lose nothing that the batch would not have cost them too.
+        """
+        if self.spec.late != "drop" or len(self.queue) <= rows:
+            return 0
+        waiting = self.queue.peek(now, len(self.queue))
+        end_ns = now + self.run_ns(rows)
+        late = next((place for place, request in enumerate(waiting) if request.deadline_ns >= end_ns), len(waiting))
+        return max(0, min(late, len(waiting) - rows))
 
     def padded_rows(self, rows: int) -> int | None:
         """The next allowed size, when it is larger than ``rows``; None where no padding is needed."""

@@ -11,19 +11,21 @@ the active sub-batch simply goes on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import Lane, LaneSpec
-from lazybatch.core.policies.base import Choice, Policy, Start, Wait
+from lazybatch.core.policies.base import Choice, Policy, Start, Stay, Wait
 from lazybatch.core.policies.graph_batching import GraphBatching
 from lazybatch.core.request import Request
-from lazybatch.core.task import Cancellation, Completion, Failure, Merge, Reason, Task, Where
+from lazybatch.core.task import Cancellation, Comparison, Completion, Expired, Failure, Merge, Reason, Task, Where
 from lazybatch.errors import InvalidInput, InvariantError
 
 _NOTHING = Completion()
+_CONTINUE = Reason.CONTINUE
+_new = tuple.__new__  # a NamedTuple's own constructor is one more call, and two are made on every dispatch
 _DECISIONS_KEPT = 100_000
 
 
@@ -43,8 +45,9 @@ class Counts:
     failed: int = 0
     cancelled: int = 0
     rejected: int = 0
+    dropped: int = 0
     policy_failures: int = 0
-    """Decisions the policy could not make (it raised, or chose what cannot be done); graph batching decided instead."""
+    """Times the policy raised, or chose what cannot be done. Decisions were made by graph batching instead."""
 
 
 class Scheduler:
@@ -77,8 +80,10 @@ class Scheduler:
         self.draining = False
         self.counts = Counts()
         self.decisions: deque[Decision] = deque(maxlen=_DECISIONS_KEPT)
+        self.policy_error: Exception | None = None
         self._policy = policy
-        self._on_arrival = getattr(policy, "arrived", None)
+        self._on_arrival: Callable[[Request], None] | None = getattr(policy, "arrived", None)
+        self._on_completion: Callable[[SubBatch, int], None] | None = getattr(policy, "completed", None)
         self._fallback = GraphBatching()
         self._processors = processors
         self._isolate = isolate_failures
@@ -88,7 +93,7 @@ class Scheduler:
         self._sub_batches: dict[int, SubBatch] = {}
         self._located: dict[int, tuple[Lane, SubBatch | None]] = {}
         self._wakeup_ns: int | None = None
-        self._timed = any(lane.spec.levels for lane in self.lanes)
+        self._timed = any(lane.spec.levels or lane.spec.late == "drop" for lane in self.lanes)
 
     # -- what a policy may look at -------------------------------------------------------------------------------
 
@@ -115,21 +120,28 @@ class Scheduler:
             raise InvalidInput(f"request id {request.id} is in use")
         lane.queue.push(request)
         if self._on_arrival is not None:
-            self._on_arrival(request)
+            self._tell(self._on_arrival, request)
         self._located[request.id] = (lane, None)
         self._waiting += 1
         self.counts.added += 1
 
-    def expire(self, now: int) -> tuple[int, ...]:
-        """Apply the queue timeouts of the priority levels; returns the ids that are rejected by them."""
+    def expire(self, now: int) -> tuple[Expired, ...]:
+        """Let waiting rows go whose level's queue timeout has passed, or which are hopeless where such are dropped."""
         if not (self._timed and self._waiting):
             return ()
-        rejected = [request.id for lane in self.lanes for request in lane.queue.expire(now)]
-        for request_id in rejected:
+        gone: list[Expired] = []
+        for lane in self.lanes:
+            if now >= lane.queue.due_ns:
+                gone += [Expired(request.id, False) for request in lane.queue.expire(now)]
+                gone += [Expired(request.id, True) for request in lane.queue.drop(now)]
+        for request_id, hopeless in gone:
             del self._located[request_id]
-        self._waiting -= len(rejected)
-        self.counts.rejected += len(rejected)
-        return tuple(rejected)
+            if hopeless:
+                self.counts.dropped += 1
+            else:
+                self.counts.rejected += 1
+        self._waiting -= len(gone)
+        return tuple(gone)
 
     def cancel(self, request_id: int, now: int) -> Cancellation:
         """Withdraw a request: at once while it is queued or parked, at the next node boundary while it runs."""
@@ -164,30 +176,41 @@ class Scheduler:
             return None
         entry = self.active
         if not self._waiting:
-            return None if entry is None else self._dispatch(entry, (), None, Reason.CONTINUE, now)
-        choice = self._choose(now)
+            return None if entry is None else self._dispatch(entry, (), None, _CONTINUE, None, now)
+        choice = self._choose(entry, now)
         if type(choice) is Start:
             return self._start(choice, entry, now)
         if type(choice) is Wait:
             self._wakeup_ns = choice.until_ns
             return None
         assert entry is not None, "going on was checked to be possible"
-        return self._dispatch(entry, (), None, Reason.CONTINUE, now)
+        if type(choice) is Stay:
+            return self._dispatch(entry, (), None, choice.reason, choice.comparison, now)
+        return self._dispatch(entry, (), None, _CONTINUE, None, now)
 
-    def _choose(self, now: int) -> Choice:
+    def _choose(self, active: SubBatch | None, now: int) -> Choice:
         """What the policy wants; a policy that raises or asks for the impossible must not stop the server."""
         try:
             choice = self._policy.decide(self, now)
-            if self._possible(choice, now):
+            if (choice is None and active is not None) or self._possible(choice, now):
                 return choice
-        except Exception:
-            pass  # counted below, like any choice that cannot be carried out
+            self.policy_error = InvalidInput(f"policy {self._policy!r} chose what cannot be done: {choice!r}"[:300])
+        except Exception as error:
+            self.policy_error = error
         self.counts.policy_failures += 1
         return self._fallback.decide(self, now)
 
+    def _tell(self, hook: Callable[..., None], *news: object) -> None:
+        """Let the policy know; that it cannot cope is counted and stops nothing."""
+        try:
+            hook(*news)
+        except Exception as error:
+            self.policy_error = error
+            self.counts.policy_failures += 1
+
     def _possible(self, choice: Choice, now: int) -> bool:
         """Whether this can be done, and leads anywhere. A policy may come from outside: its answer can be anything."""
-        if choice is None:
+        if choice is None or type(choice) is Stay:
             return self.active is not None
         if type(choice) is Start:
             lane = choice.lane
@@ -206,7 +229,7 @@ class Scheduler:
 
     def next_wakeup(self) -> int | None:
         """When `schedule` should be called again at the latest, after it returned None; None: only on news."""
-        times = [self._wakeup_ns, *(lane.queue.next_timeout_ns() for lane in self.lanes if lane.spec.levels)]
+        times = [self._wakeup_ns, *(lane.queue.next_timeout_ns() for lane in self.lanes if self._timed)]
         return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
     def complete(self, task: Task, now: int) -> Completion:
@@ -221,7 +244,7 @@ class Scheduler:
             return Completion(evicted, (), self._merge(lane))
         entry.cursor += 1
         if entry.cursor < lane.nodes:
-            if len(lane.table) == 1:
+            if len(self.stack) == 1:  # nothing to meet
                 return Completion(evicted) if evicted else _NOTHING
             merges = self._merge(lane)
             return Completion(evicted, (), merges) if merges or evicted else _NOTHING
@@ -231,6 +254,8 @@ class Scheduler:
         for request_id in finished:
             del self._located[request_id]
         self.counts.finished += len(finished)
+        if self._on_completion is not None:
+            self._tell(self._on_completion, entry, now)
         return Completion(evicted, finished, self._merge(lane))
 
     def fail(self, task: Task, now: int) -> Failure:
@@ -271,16 +296,36 @@ class Scheduler:
         self.stack.append(entry)
         for request in requests:
             self._located[request.id] = (lane, entry)
-        return self._dispatch(entry, entry.ids(), None if active is None else active.id, choice.reason, now)
+        preempted = None if active is None else active.id
+        return self._dispatch(entry, entry.ids(), preempted, choice.reason, choice.comparison, now)
 
     def _dispatch(
-        self, entry: SubBatch, opened: tuple[int, ...], preempted: int | None, reason: Reason, now: int
+        self,
+        entry: SubBatch,
+        opened: tuple[int, ...],
+        preempted: int | None,
+        reason: Reason,
+        comparison: Comparison | None,
+        now: int,
     ) -> Task:
         entry.running = True
         self._running += 1
         rows = len(entry.requests)
-        task = Task(entry.model, entry.id, entry.cursor, rows, entry.padded_rows or rows, opened, preempted, reason)
-        self.decisions.append(Decision(now, task))
+        task = _new(
+            Task,
+            (
+                entry.model,
+                entry.id,
+                entry.cursor,
+                rows,
+                entry.padded_rows or rows,
+                opened,
+                preempted,
+                reason,
+                comparison,
+            ),
+        )
+        self.decisions.append(_new(Decision, (now, task)))
         return task
 
     def _merge(self, lane: Lane) -> tuple[Merge, ...]:
@@ -346,6 +391,6 @@ class Scheduler:
         if any(self._located[request_id][1] is not entry for request_id, entry in located.items()):
             raise InvariantError("scheduler: a request is located in the wrong sub-batch")
         counts = self.counts
-        left = counts.finished + counts.failed + counts.cancelled + counts.rejected
+        left = counts.finished + counts.failed + counts.cancelled + counts.rejected + counts.dropped
         if counts.added != left + len(self._located):
             raise InvariantError(f"scheduler: {counts} with {len(self._located)} requests inside")

@@ -1,7 +1,7 @@
 """What the scheduler tells its driver.
 
-Owns: the frozen records that leave the core: `Task`, `Merge`, `Completion`, `Failure`, `Cancellation`, and the
-`Reason` every decision carries.
+Owns: the frozen records that leave the core: `Task`, `Comparison`, `Merge`, `Completion`, `Failure`, `Expired`,
+`Cancellation`, and the `Reason` every decision carries.
 Must not know: how any of it is carried out.
 
 Tuples rather than frozen dataclasses where a record is made on every dispatch: they are as immutable and several
@@ -26,6 +26,7 @@ class Reason(StrEnum):
     START_IDLE = "start: processor is free"
     START_DRAIN = "start: draining, no further row can come"
     START_LATE = "start: already late, the largest batch"
+    STAY_CHEAPER = "continue: newcomers wait, predicted to cost less"
     PREEMPT_CHEAPER = "preempt: newcomers catch up, predicted to cost less"
     PREEMPT_SLACK = "preempt: newcomers catch up, slack allows it"
 
@@ -38,12 +39,22 @@ class Merge(NamedTuple):
     source: int
 
 
+class Comparison(NamedTuple):
+    """The two sides of a decision: predicted cost in row-nanoseconds and late rows, of going on and of starting."""
+
+    stay_cost: float
+    start_cost: float
+    stay_late: int
+    start_late: int
+
+
 class Task(NamedTuple):
     """Run one node of one sub-batch.
 
     opened: ids of the requests this sub-batch starts with when this is its first node, else empty.
     rows: live rows in the sub-batch; padded_rows: rows to execute (>= rows; more where only some sizes are allowed).
     preempted: id of the sub-batch that was active at the last node boundary and has been parked for this one, or None.
+    comparison: what the policy compared to decide so, where it did.
     """
 
     model: str
@@ -54,6 +65,7 @@ class Task(NamedTuple):
     opened: tuple[int, ...]
     preempted: int | None
     reason: Reason
+    comparison: Comparison | None = None
 
 
 class Completion(NamedTuple):
@@ -80,6 +92,16 @@ class Failure(NamedTuple):
     retried: tuple[int, ...]
     evicted: tuple[int, ...]
     merges: tuple[Merge, ...] = ()
+
+
+class Expired(NamedTuple):
+    """A waiting request that is gone from the queue.
+
+    hopeless: it can no longer make its deadline, and late requests are dropped; else its level's queue timeout ended.
+    """
+
+    request: int
+    hopeless: bool
 
 
 class Where(StrEnum):

@@ -19,7 +19,7 @@ from typing import Any
 
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.scheduler import Scheduler
-from lazybatch.core.task import Merge, Task, Where
+from lazybatch.core.task import Expired, Merge, Task, Where
 from lazybatch.engine.answers import Ended, Finished
 from lazybatch.engine.clock import Clock
 from lazybatch.engine.delivery import Delivery
@@ -71,6 +71,7 @@ class Driver:
         self._outstanding = 0
         self._generation = 0
         self._closing = self._aborting = False
+        self._policy_failures = 0
         self.finished = False
         self.scheduler = make_scheduler()
 
@@ -83,9 +84,11 @@ class Driver:
         # Only what is there now: clients that post all the time must not keep us from running nodes.
         for _ in range(len(self._mailbox)):
             self._handle(self._mailbox.next(), now)
-        for request_id in self.scheduler.expire(now):
-            self._timed_out(request_id, now)
+        for gone in self.scheduler.expire(now):
+            self._expired(gone, now)
         task = self.scheduler.schedule(now)
+        if self.scheduler.counts.policy_failures != self._policy_failures:
+            self._policy_failed()
         if task is not None:
             self._start(task, now)
             return True
@@ -97,6 +100,15 @@ class Driver:
     def next_wakeup_ns(self) -> int | None:
         """When to take the next turn at the latest, after `turn` returned False; None: when a message comes."""
         return self.scheduler.next_wakeup()
+
+    def _policy_failed(self) -> None:
+        """Count what graph batching decided in the policy's place; say it once."""
+        failures = self.scheduler.counts.policy_failures
+        if not self._ledger.policy_failures:
+            error = self.scheduler.policy_error
+            _log.warning("the policy failed, graph batching decides in its place (said once)", exc_info=error)
+        self._ledger.policy_failures += failures - self._policy_failures
+        self._policy_failures = failures
 
     def _check_end(self) -> None:
         if self._outstanding:
@@ -293,11 +305,16 @@ class Driver:
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
-    def _timed_out(self, request_id: int, now: int) -> None:
-        entry = self._forget(request_id)
-        waited_ms = (now - entry.request.arrival_ns) / 1e6
-        text = f"model {entry.request.model!r}: waited {waited_ms:.1f} ms in the queue, its level's limit"
-        self._resolve(entry, Event.EXPIRE, DeadlineExceeded(text), now)
+    def _expired(self, gone: Expired, now: int) -> None:
+        entry = self._forget(gone.request)
+        request = entry.request
+        waited = f"model {request.model!r}: waited {(now - request.arrival_ns) / 1e6:.1f} ms in the queue"
+        if not gone.hopeless:
+            self._resolve(entry, Event.EXPIRE, DeadlineExceeded(f"{waited}, its level's limit"), now)
+            return
+        target_ms = (request.deadline_ns - request.arrival_ns) / 1e6
+        text = f"{waited} and could no longer be done {target_ms:.1f} ms after its submission; late rows are dropped"
+        self._resolve(entry, Event.DROP, DeadlineExceeded(text), now)
 
     def _fail(self, entry: Entry, text: str, cause: BaseException, now: int) -> None:
         self._entries.pop(entry.request.id, None)
@@ -336,6 +353,7 @@ class Driver:
         for entry in self._ledger.open_entries():
             self._fail(entry, "the scheduler failed", error, now)
         self.scheduler = self._make_scheduler()
+        self._policy_failures = 0
         if self._closing:
             self.scheduler.drain()
 

@@ -21,7 +21,7 @@ from time import monotonic
 
 from lazybatch.core.policies.base import Policy
 from lazybatch.core.request import UNBOUNDED_NS, Request
-from lazybatch.core.scheduler import Scheduler
+from lazybatch.core.scheduler import Decision, Scheduler
 from lazybatch.engine import lifetime
 from lazybatch.engine.clock import Clock, MonotonicClock
 from lazybatch.engine.delivery import Delivery
@@ -155,6 +155,14 @@ class Engine:
         """A consistent snapshot; from any thread."""
         return self._ledger.snapshot()
 
+    def decisions(self) -> list[Decision]:
+        """The scheduler's decision log as it is now; from any thread."""
+        while True:
+            try:
+                return list(self._driver.scheduler.decisions)
+            except RuntimeError:  # the engine thread added one meanwhile
+                continue
+
     def on_own_thread(self) -> bool:
         """Whether the caller runs on one of this engine's threads (also in a callable or a future's callback)."""
         return threading.get_ident() in self._own_threads
@@ -163,6 +171,11 @@ class Engine:
         """Raise `SelfWait` when ``what`` is called on one of this engine's own threads."""
         if self.on_own_thread():
             raise SelfWait(f"{what} was called on one of the batcher's own threads and would wait for itself")
+
+    @property
+    def ended(self) -> bool:
+        """Whether no thread of this engine runs any more."""
+        return self._ended.is_set()
 
     @property
     def closed(self) -> bool:

@@ -36,6 +36,8 @@ class State(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
+    DROPPED = "dropped"
+    """Ended while it waited, because it could no longer make its deadline."""
 
 
 # Looking a member up on its class costs as much as everything else in a test of an entry's state.
@@ -51,18 +53,20 @@ class Event(StrEnum):
     FAIL = "fail"
     CANCEL = "cancel"
     EXPIRE = "expire"
+    DROP = "drop"
 
 
 _ENDS = {Event.FAIL: State.FAILED, Event.CANCEL: State.CANCELLED, Event.EXPIRE: State.EXPIRED}
 
 TRANSITIONS: dict[State, dict[Event, State]] = {
-    State.WAITING: {Event.START: State.RUNNING, **_ENDS},
+    State.WAITING: {Event.START: State.RUNNING, Event.DROP: State.DROPPED, **_ENDS},
     State.RETRYING: {Event.START: State.RUNNING, **_ENDS},
     State.RUNNING: {Event.RETRY: State.RETRYING, Event.COMPLETE: State.COMPLETED, **_ENDS},
     State.COMPLETED: {},
     State.FAILED: {},
     State.CANCELLED: {},
     State.EXPIRED: {},
+    State.DROPPED: {},
 }
 """Final states have no way out. An event that comes after the end lost a race, which is ordinary, and changes nothing;
 any other move that is not in the table is a bug."""

@@ -37,6 +37,7 @@ OUTCOMES = {
     State.FAILED: Outcome.FAILED,
     State.CANCELLED: Outcome.CANCELLED,
     State.EXPIRED: Outcome.EXPIRED,
+    State.DROPPED: Outcome.DROPPED,
 }
 
 _NOTES_MAX = 4096
@@ -64,12 +65,14 @@ class _Counts:
 class Ledger:
     """Counters and live entries of all models. Hold `lock` around several calls that must be one step.
 
+    policy_failures: decisions the policy could not make; written by the engine thread alone.
     live: entries by request id that have not ended, as far as the books go; see `open_entries`.
     """
 
     def __init__(self, models: Iterable[str]) -> None:
         self.lock = RLock()
         self.live: dict[int, Entry] = {}
+        self.policy_failures = 0
         self._counts = {model: _Counts() for model in models}
         self._meter = Meter()
         self._notes: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
@@ -201,10 +204,12 @@ class Ledger:
             total = _Counts()
             for counts in self._counts.values():
                 total.add(counts)
-            return _stats(total, self._meter.total(), models)
+            return _stats(total, self._meter.total(), models, self.policy_failures)
 
 
-def _stats(counts: _Counts, seen: ModelStats, models: dict[str, Stats] | None = None) -> Stats:
+def _stats(
+    counts: _Counts, seen: ModelStats, models: dict[str, Stats] | None = None, policy_failures: int = 0
+) -> Stats:
     states = counts.states
     return Stats(
         queued=states[State.WAITING] + states[State.RETRYING],
@@ -215,6 +220,7 @@ def _stats(counts: _Counts, seen: ModelStats, models: dict[str, Stats] | None = 
         failed=states[State.FAILED],
         cancelled=states[State.CANCELLED],
         expired=states[State.EXPIRED],
+        dropped=states[State.DROPPED],
         retried=counts.retried,
         violations=seen.violations,
         batches=seen.sub_batches,
@@ -224,6 +230,7 @@ def _stats(counts: _Counts, seen: ModelStats, models: dict[str, Stats] | None = 
         reasons=seen.reasons,
         preemptions=seen.preemptions,
         merges=seen.merges,
+        policy_failures=policy_failures,
         queue_wait=seen.queue_wait,
         service=seen.service,
         latency=seen.latency,

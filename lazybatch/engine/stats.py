@@ -18,14 +18,17 @@ class Stats:
     """Counts since the start, all taken at one moment. Rows unless said otherwise; a call of four rows counts four.
 
     queued: rows that wait, including those that wait to be retried. in_flight: rows in sub-batches, running or parked.
-    accepted: admitted rows. At any moment accepted = queued + in_flight + completed + failed + cancelled + expired.
+    accepted: admitted rows. At any moment accepted = queued + in_flight + completed + failed + cancelled + expired
+    + dropped.
     rejected: rows not admitted, by cause: "overloaded", "deadline" (already past), "shutting_down", "invalid".
     cancelled: withdrawn by the caller or ended by a shutdown. expired: a hard limit or a queue timeout passed.
+    dropped: could no longer make their deadline while they waited (with ``late="drop"``).
     retried: times a row went back to run alone after its batch failed.
 
     batches: sub-batches started. dispatches: node runs (for a callable: calls); reasons: dispatches by reason.
     mean_rows: rows per dispatch. padding_rows: rows executed for nobody, summed over dispatches.
-    preemptions, merges: of sub-batches.
+    preemptions, merges: of sub-batches. policy_failures: decisions the policy could not make (it raised, or chose what
+    cannot be done) and graph batching made in its place; in the total only.
 
     queue_wait: submit to first node, of rows that started. service: first node to result; latency: submit to result,
     both of completed rows, in nanoseconds. violations: completed rows whose result came after their soft target.
@@ -40,6 +43,7 @@ class Stats:
     failed: int
     cancelled: int
     expired: int
+    dropped: int
     retried: int
     violations: int
     batches: int
@@ -49,6 +53,7 @@ class Stats:
     reasons: Mapping[str, int]
     preemptions: int
     merges: int
+    policy_failures: int
     queue_wait: Summary
     service: Summary
     latency: Summary

@@ -25,6 +25,8 @@ class Outcome(StrEnum):
     """The caller withdrew it, or shutdown did."""
     EXPIRED = "expired"
     """Its time limit, or the queue timeout of its priority level, passed first."""
+    DROPPED = "dropped"
+    """It could no longer make its deadline while it waited, and its model drops such rows."""
     REJECTED = "rejected"
     """The queue was full: it was never admitted."""
 

@@ -12,7 +12,7 @@ import pytest
 import lazybatch as lb
 from bench import load, overhead
 from bench.measure_chain import measure_chain
-from bench.measure_core import POLICIES, decision_times_ns, measure_simulator
+from bench.measure_core import POLICIES, decision_times_ns, measure_policy, measure_simulator
 from bench.models import subject
 from lazybatch.errors import ExecutionError, InvalidInput, Overloaded
 
@@ -24,6 +24,16 @@ def test_every_dispatch_is_timed(policy: str, models: int) -> None:
     times = decision_times_ns(policy, models, requests=50)
     assert 20 * 50 / 16 <= len(times) <= 20 * 50
     assert min(times) > 0
+
+
+def test_decisions_of_the_default_policy_are_timed() -> None:
+    """One row per number of models; fresh decisions are some of all, and none fails."""
+    rows = measure_policy(60)
+    assert [row["models"] for row in rows] == [1, 4]
+    for row in rows:
+        assert row["decisions"] > 0
+        assert 0 < row["fresh_median_us"] <= row["fresh_p99_us"]
+        assert row["policy_failures"] == 0
 
 
 def test_simulator_rows() -> None:

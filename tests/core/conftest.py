@@ -36,10 +36,15 @@ class Core:
         return made
 
     def queue(
-        self, capacity: int = 256, *, levels: Mapping[int, PriorityLevel] | None = None, ageing_ns: int | None = None
+        self,
+        capacity: int = 256,
+        *,
+        levels: Mapping[int, PriorityLevel] | None = None,
+        ageing_ns: int | None = None,
+        alone_ns: int | None = None,
     ) -> InfQ:
         """An empty queue."""
-        made = InfQ(capacity, levels=levels, ageing_ns=ageing_ns)
+        made = InfQ(capacity, levels=levels, ageing_ns=ageing_ns, alone_ns=alone_ns)
         self._made.append(made)
         return made
 

@@ -105,11 +105,22 @@ class Ledger:
         self.left[request_id] = how
 
     def expire(self, now: int) -> None:
-        """Apply queue timeouts."""
-        for request_id in self.scheduler.expire(now):
+        """Apply queue timeouts, and let go of what is hopeless where such rows are dropped."""
+        for request_id, hopeless in self.scheduler.expire(now):
             assert all(request_id not in ids for ids in self.members.values()), "only waiting rows time out"
-            assert request_id not in self.alone, "a row that is retried is exempt from timeouts"
-            self._leave(request_id, "rejected")
+            assert request_id not in self.alone, "a row that is retried is exempt from timeouts and dropping"
+            assert not hopeless or self._is_hopeless(self.requests[request_id], now)
+            self._leave(request_id, "dropped" if hopeless else "rejected")
+        inside = {request_id for ids in self.members.values() for request_id in ids}
+        for request_id in set(self.requests) - set(self.left) - self.alone - inside:
+            assert not self._is_hopeless(self.requests[request_id], now), "what is hopeless goes at once"
+
+    def _is_hopeless(self, request: Request, now: int) -> bool:
+        lane = self.scheduler.lane_of(request.model)
+        table = lane.spec.latency
+        if lane.spec.late != "drop" or table is None:
+            return False
+        return request.deadline_ns < now + table.whole_ns(next(iter(lane.spec.allowed_sizes), 1))
 
     def cancel(self, request_id: int, now: int) -> Cancellation:
         """Withdraw a row, wherever it is."""
@@ -245,6 +256,7 @@ class Ledger:
         assert counts.failed == seen.count("failed")
         assert counts.cancelled == seen.count("cancelled")
         assert counts.rejected == seen.count("rejected")
+        assert counts.dropped == seen.count("dropped")
 
 
 def waiting_ids(lane: Lane) -> list[int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lazybatch.core.infq import Alone, InfQ, PriorityLevel
-from lazybatch.core.request import Request
+from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.errors import InvalidInput, InvariantError, Overloaded
 from tests.core.conftest import Core
 from tests.core.kit import row
@@ -41,6 +41,15 @@ def test_the_first_row_selects_the_signature(core: Core) -> None:
         queue.push(row(id, at=id, signature=signature))
     assert ids(queue.take(9, 9)) == [0, 2, 4]
     assert ids(queue.take(9, 9)) == [1, 3]
+
+
+def test_a_queue_is_uniform_while_all_its_rows_could_go_together(core: Core) -> None:
+    """One level and one signature; an empty queue is not."""
+    queue = core.queue()
+    assert not queue.uniform
+    for id, signature in enumerate("xxy"):
+        queue.push(row(id, at=id, signature=signature))
+        assert queue.uniform is (signature == "x")
 
 
 def test_an_empty_queue_has_no_head(core: Core) -> None:
@@ -215,6 +224,49 @@ def test_without_levels_nothing_times_out(core: Core) -> None:
     assert queue.next_timeout_ns() is None
 
 
+def test_hopeless_rows_are_dropped_one_nanosecond_after_their_last_chance(core: Core) -> None:
+    """A row of 20 alone with a deadline of 50 can start at 30; at 31 it goes, before one that came earlier."""
+    queue = core.queue(alone_ns=20)
+    queue.push(row(0, at=0, sla=100))
+    queue.push(row(1, at=10, sla=40))
+    queue.push(row(2, at=10))
+    assert queue.next_timeout_ns() == 31
+    assert queue.drop(30) == []
+    assert ids(queue.drop(31)) == [1]
+    assert queue.next_timeout_ns() == 81
+    assert ids(queue.drop(1 << 60)) == [0]
+    assert queue.next_timeout_ns() is None
+    assert ids(queue.take(1 << 60, 9)) == [2], "without a deadline a row is never hopeless"
+
+
+def test_late_rows_are_kept_unless_they_are_to_be_dropped(core: Core) -> None:
+    """Without the time of a lone row nothing is hopeless."""
+    queue = core.queue()
+    queue.push(row(0, sla=1))
+    assert queue.drop(1 << 60) == []
+    assert queue.next_timeout_ns() is None
+
+
+def test_a_retried_row_is_never_hopeless(core: Core) -> None:
+    """It has been promised a second run."""
+    queue = core.queue(alone_ns=20)
+    queue.push(row(0, sla=30))
+    queue.requeue_alone(queue.take(0, 1)[0])
+    assert queue.next_timeout_ns() is None
+    assert queue.drop(1 << 60) == []
+    assert len(queue) == 1
+
+
+def test_a_demoted_row_can_still_be_hopeless(core: Core) -> None:
+    """Its deadline stays when its level changes; timeouts and dropping have one next moment."""
+    queue = core.queue(levels={0: PriorityLevel(10, "demote")}, alone_ns=20)
+    queue.push(row(0, sla=50))
+    assert queue.next_timeout_ns() == 10
+    assert queue.expire(10) == []
+    assert queue.next_timeout_ns() == 31
+    assert ids(queue.drop(31)) == [0]
+
+
 def test_demoted_rows_keep_the_order_of_arrival(core: Core) -> None:
     """Rows demoted from levels with different limits stand in one group, oldest first, whoever was demoted first."""
     levels = {0: PriorityLevel(100, "demote"), 1: PriorityLevel(10, "demote")}
@@ -263,13 +315,22 @@ def _overfill(queue: InfQ) -> None:
 
 
 def _misplace(queue: InfQ) -> None:
-    stranger = row(0, signature="elsewhere")
+    stranger = row(0, sla=50, signature="elsewhere")
+    queue._deadlines.add(stranger)
     queue._live[0] = stranger
     queue._groups[(0, None)][0] = stranger
 
 
 def _disorder(queue: InfQ) -> None:
     queue._groups[(0, None)].reverse()
+
+
+def _be_late(queue: InfQ) -> None:
+    queue.due_ns += 1
+
+
+def _forget_a_deadline(queue: InfQ) -> None:
+    queue._deadlines._heap.clear()
 
 
 @pytest.mark.parametrize(
@@ -280,13 +341,15 @@ def _disorder(queue: InfQ) -> None:
         (_miscount_retried, "0 retried rows, counted 1"),
         (_overfill, "2 rows, capacity 1"),
         (_misplace, "wrong group"),
+        (_be_late, "something is due at 41, not only at 42"),
+        (_forget_a_deadline, "requests \\[0, 1\\] would never be found"),
     ],
 )
 def test_validate_notices_damage(damage: Any, message: str) -> None:
     """Each invariant can fail: a check that never fires proves nothing."""
-    queue = InfQ(8)
-    queue.push(row(0))
-    queue.push(row(1))
+    queue = InfQ(8, alone_ns=10)
+    queue.push(row(0, sla=50))
+    queue.push(row(1, sla=50))
     damage(queue)
     with pytest.raises(InvariantError, match=message):
         queue.validate()
@@ -301,12 +364,13 @@ class QueueAgainstReference(RuleBasedStateMachine):
         timeouts=st.dictionaries(
             st.integers(0, 2), st.tuples(st.integers(1, 40), st.sampled_from(["reject", "demote"])), max_size=3
         ),
+        alone=st.one_of(st.none(), st.integers(1, 20)),
     )
-    def begin(self, capacity: int, ageing: int | None, timeouts: dict[int, tuple[int, Any]]) -> None:
+    def begin(self, capacity: int, ageing: int | None, timeouts: dict[int, tuple[int, Any]], alone: int | None) -> None:
         """An empty queue with any options."""
         self.levels = {level: PriorityLevel(*timeout) for level, timeout in timeouts.items()}
-        self.queue = InfQ(capacity, levels=self.levels, ageing_ns=ageing)
-        self.capacity, self.ageing = capacity, ageing
+        self.queue = InfQ(capacity, levels=self.levels, ageing_ns=ageing, alone_ns=alone)
+        self.capacity, self.ageing, self.alone = capacity, ageing, alone
         self.model: list[Request] = []
         self.now = 0
         self.next_id = 0
@@ -333,10 +397,15 @@ class QueueAgainstReference(RuleBasedStateMachine):
         """Time passes."""
         self.now += step
 
-    @rule(priority=st.integers(0, 2), signature=st.sampled_from("xy"), size=st.integers(1, 4))
-    def push(self, priority: int, signature: str, size: int) -> None:
+    @rule(
+        priority=st.integers(0, 2),
+        signature=st.sampled_from("xy"),
+        size=st.integers(1, 4),
+        sla=st.one_of(st.none(), st.integers(0, 60)),
+    )
+    def push(self, priority: int, signature: str, size: int, sla: int | None) -> None:
         """A row arrives; it is refused exactly when the rows that count fill the queue."""
-        request = row(self.next_id, self.now, priority=priority, signature=signature, size=size)
+        request = row(self.next_id, self.now, priority=priority, signature=signature, size=size, sla=sla)
         self.next_id += 1
         if sum(not isinstance(r.signature, Alone) for r in self.model) >= self.capacity:
             with pytest.raises(Overloaded):
@@ -380,6 +449,20 @@ class QueueAgainstReference(RuleBasedStateMachine):
             return None
         return request.arrival_ns + level.queue_timeout_ns
 
+    def _hopeless(self, request: Request) -> int | None:
+        if self.alone is None or request.deadline_ns == UNBOUNDED_NS or isinstance(request.signature, Alone):
+            return None
+        return request.deadline_ns - self.alone + 1
+
+    @rule()
+    def drop(self) -> None:
+        """Exactly the hopeless rows go, those of the earliest deadlines first."""
+        gone = [r for r in self.model if (end := self._hopeless(r)) is not None and end <= self.now]
+        dropped = self.queue.drop(self.now)
+        assert sorted(ids(dropped)) == sorted(ids(gone))
+        assert [r.deadline_ns for r in dropped] == sorted(r.deadline_ns for r in gone)
+        self.model = [r for r in self.model if r not in gone]
+
     @rule()
     def expire(self) -> None:
         """Exactly the rows past their limit are rejected or demoted."""
@@ -403,9 +486,8 @@ class QueueAgainstReference(RuleBasedStateMachine):
         assert self.queue.urgency(self.now) == (None if head is None else self._key(head))
         mates = [request.arrival_ns for request in self.model if head and request.signature == head.signature]
         assert self.queue.oldest_arrival_ns(self.now) == min(mates, default=None)
-        assert self.queue.next_timeout_ns() == min(
-            (end for r in self.model if (end := self._end(r)) is not None), default=None
-        )
+        ends = [end for r in self.model for end in (self._end(r), self._hopeless(r)) if end is not None]
+        assert self.queue.next_timeout_ns() == min(ends, default=None)
 
 
 TestQueueAgainstReference = QueueAgainstReference.TestCase

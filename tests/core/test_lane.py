@@ -8,6 +8,7 @@ import pytest
 
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import Lane, LaneSpec
+from lazybatch.core.latency import LatencyTable
 from lazybatch.errors import InvalidInput, TableMismatch
 from tests.core.kit import bare_spec, lane_spec, linear, row, sub_batch
 
@@ -17,6 +18,7 @@ def test_a_lane_predicts_with_its_table() -> None:
     lane = Lane(lane_spec(linear(nodes=2, fixed=90, per_row=10), max_batch_size=2))
     assert lane.times_ns == ((0, 100, 110), (0, 100, 110))
     assert lane.single_left_ns == (200, 100, 0)
+    assert lane.sums_ns == ((0, 0, 0), (0, 100, 200), (0, 110, 220))
     assert (lane.model, lane.nodes, lane.rows_max) == ("m", 2, 2)
 
 
@@ -52,6 +54,56 @@ def test_newcomers_join_only_in_numbers_that_may_run() -> None:
     assert free.joining_rows(3) == 3
 
 
+def test_the_best_size_is_the_largest_of_nearly_the_best_throughput() -> None:
+    """The maximum where larger batches pay or cost nothing; where they cost more than 2 %, the last that does not."""
+    sizes = (1, 4, 8)
+    for times, best in (((100, 200, 300), 8), ((100, 400, 815), 8), ((100, 400, 820), 6), ((100, 200, 800), 4)):
+        table = LatencyTable("m", ("a",), sizes, (times,), (times,))
+        assert Lane(lane_spec(table, max_batch_size=8)).rows_best == best
+    assert Lane(lane_spec(linear(), max_batch_size=8, joinable=False)).rows_best == 1
+    assert Lane(bare_spec(max_batch_size=8)).rows_best == 8
+
+
+def test_padded_sizes_cost_what_is_executed() -> None:
+    """Three rows run as four, and seven as eight: only full sizes are good for throughput."""
+    lane = Lane(lane_spec(linear(fixed=0), max_batch_size=8, allowed_sizes=(1, 4, 8)))
+    assert [lane.run_ns(rows) for rows in (1, 3, 4, 7, 8)] == [10, 40, 40, 80, 80]
+    assert lane.rows_best == 8
+
+
+def test_rows_that_a_full_batch_makes_late_are_passed_over() -> None:
+    """Batches of two take 110. Of five rows two are late by then; more are not passed over than leave a full batch."""
+    for slas, passed in (
+        ((109, 109, 110, 500, 500), 2),
+        ((109, 500, 109, 109, 109), 1),
+        ((500, 109, 109, 109, 109), 0),
+        ((109, 109, 109, 109, 109), 3),
+        ((109, 109), 0),
+    ):
+        lane = Lane(lane_spec(late="drop", max_batch_size=2))
+        for id, sla in enumerate(slas):
+            lane.queue.push(row(id, sla=sla))
+        assert lane.made_late(2, 0) == passed
+
+
+def test_nothing_is_passed_over_where_late_rows_are_served_or_cannot_fill_a_batch() -> None:
+    """Served late, every row gets its turn in order; rows of another signature do not fill the batch."""
+    serving, mixed = Lane(lane_spec(max_batch_size=2)), Lane(lane_spec(late="drop", max_batch_size=2))
+    for id in range(4):
+        serving.queue.push(row(id, sla=1))
+        mixed.queue.push(row(id, sla=105 + id, signature=id % 4))
+    assert serving.made_late(2, 0) == 0
+    assert mixed.made_late(2, 0) == 0
+
+
+@pytest.mark.parametrize(("sizes", "last_chance"), [((), 800), ((4, 8), 740)])
+def test_a_row_is_hopeless_by_the_size_it_would_run_at(sizes: tuple[int, ...], last_chance: int) -> None:
+    """Two nodes take 200 alone; where the smallest size that runs is 4, they take 260."""
+    lane = Lane(lane_spec(linear(nodes=2), max_batch_size=8, allowed_sizes=sizes, late="drop"))
+    lane.queue.push(row(0, sla=1_000))
+    assert lane.queue.next_timeout_ns() == last_chance + 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -61,6 +113,8 @@ def test_newcomers_join_only_in_numbers_that_may_run() -> None:
         ({"allowed_sizes": (4, 4, 16)}, "'m': allowed sizes must be positive and increase"),
         ({"allowed_sizes": (1, 8)}, "'m': the largest allowed size is 8, max_batch_size is 16; they must be equal"),
         ({"queue_capacity": 0}, "queue capacity must be at least 1 row"),
+        ({"late": "reject"}, "'m': late must be 'serve' or 'drop', got 'reject'"),
+        ({"late": "drop"}, "'m': late='drop' needs a latency table"),
     ],
 )
 def test_contradicting_options_are_refused(options: dict[str, Any], message: str) -> None:

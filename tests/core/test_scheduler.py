@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies import GraphBatching, LazyBatching, Serial, Start, Wait
+from lazybatch.core.request import Request
 from lazybatch.core.scheduler import Decision, Scheduler
 from lazybatch.core.slack import slack_single_ns
 from lazybatch.core.task import Cancellation, Completion, Failure, Merge, Reason, Task, Where
@@ -373,3 +375,26 @@ def test_every_dispatch_is_in_the_decision_log(core: Core) -> None:
     scheduler.complete(first, 5)
     second = run(scheduler, 7)
     assert list(scheduler.decisions) == [Decision(3, first), Decision(7, second)]
+
+
+def test_the_policy_hears_of_arrivals_and_of_finished_sub_batches(core: Core) -> None:
+    """With the rows that are left and the start; not of nodes in the middle, failures, or rows that were withdrawn."""
+    heard: list[object] = []
+
+    class Listening(Serial):
+        def arrived(self, request: Request) -> None:
+            heard.append(request.id)
+
+        def completed(self, sub_batch: SubBatch, now: int) -> None:
+            heard.append((sub_batch.ids(), sub_batch.started_ns, now))
+
+    scheduler = core.scheduler(Listening(), bare_spec(nodes=2))
+    for id in range(3):
+        scheduler.add(row(id))
+    scheduler.complete(run(scheduler, 5), 6)
+    scheduler.complete(run(scheduler, 6), 7)
+    scheduler.fail(run(scheduler, 7), 8)
+    task = run(scheduler, 8)
+    scheduler.cancel(2, 8)
+    scheduler.complete(task, 9)
+    assert heard == [0, 1, 2, ((0,), 5, 7)]

@@ -9,6 +9,7 @@ import pytest
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import Lane
 from lazybatch.core.policies import GraphBatching, LazyBatching, Serial, Start, Wait
+from lazybatch.core.policies.base import Comparison, Stay
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.core.task import Reason, Task
 from lazybatch.errors import InvalidInput, InvariantError
@@ -36,6 +37,7 @@ def foreign(view: Any, now: int) -> Start:
         RuntimeError("broken"),
         None,
         "start, please",
+        Stay(),
         Wait(until_ns=5),
         Wait(until_ns=4),
         lambda view, now: Start(view.lanes[0], 0, Reason.START_IDLE),
@@ -50,6 +52,7 @@ def foreign(view: Any, now: int) -> Start:
         "raises",
         "go on",
         "nonsense",
+        "stay",
         "wait till now",
         "wait till then",
         "0 rows",
@@ -67,8 +70,33 @@ def test_a_policy_that_cannot_decide_is_overruled(core: Core, answer: Any) -> No
     for id in range(2):
         scheduler.add(row(id))
     task = run(scheduler, 5)
-    assert (task.opened, task.reason) == ((0, 1), Reason.START_IDLE)
+    assert (task.opened, task.reason, task.comparison) == ((0, 1), Reason.START_IDLE, None)
     assert scheduler.counts.policy_failures == 1
+    error = scheduler.policy_error
+    assert (
+        error is answer
+        or (type(error) is InvalidInput and "chose what cannot be done" in str(error))
+        or (type(error) is TypeError)
+    ), "the cause can be asked for"
+
+
+def test_what_was_compared_is_in_the_task(core: Core) -> None:
+    """A policy's two costs reach the driver and the log: for a start, and for going on although rows wait."""
+    compared = Comparison(5.0, 4.0, 1, 0)
+    scheduler = core.scheduler(
+        Asked(lambda view, now: Start(view.lanes[0], 1, Reason.START_IDLE, comparison=compared)),
+        bare_spec(nodes=2, max_batch_size=4),
+    )
+    for id in range(2):
+        scheduler.add(row(id))
+    task = run(scheduler, 0)
+    assert task.comparison == compared
+    scheduler.complete(task, 1)
+    scheduler._policy = Asked(Stay(Reason.STAY_CHEAPER, compared._replace(start_cost=6.0)))
+    task = run(scheduler, 1)
+    assert (task.node, task.reason, task.comparison) == (1, Reason.STAY_CHEAPER, Comparison(5.0, 6.0, 1, 0))
+    assert [decision.task.comparison for decision in scheduler.decisions] == [compared, task.comparison]
+    assert scheduler.policy_error is None
 
 
 def test_rows_can_be_passed_over(core: Core) -> None:
@@ -110,6 +138,22 @@ def test_a_policy_that_cannot_decide_does_not_stop_what_runs(core: Core, answer:
     task = run(scheduler, 1)
     assert (task.node, task.reason) == (1, Reason.CONTINUE)
     assert scheduler.counts.policy_failures == 1
+
+
+def test_a_policy_that_cannot_cope_with_news_stops_nothing(core: Core) -> None:
+    """Hooks that raise are counted; rows are admitted and finish all the same."""
+
+    class Deaf(Serial):
+        def arrived(self, request: object) -> None:
+            raise RuntimeError("arrived")
+
+        def completed(self, sub_batch: object, now: int) -> None:
+            raise RuntimeError("completed")
+
+    scheduler = core.scheduler(Deaf(), bare_spec())
+    scheduler.add(row(0))
+    assert scheduler.complete(run(scheduler, 0), 1).finished == (0,)
+    assert scheduler.counts.policy_failures == 2
 
 
 def test_waiting_for_news_that_cannot_come_is_overruled(core: Core) -> None:

@@ -11,7 +11,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
-from lazybatch.core.policies import Choice, GraphBatching, LazyBatching, Policy, Serial, Start, View
+from lazybatch.core.policies import (
+    Aimd,
+    Cellular,
+    Choice,
+    GraphBatching,
+    LazyBatching,
+    Oracle,
+    Policy,
+    Serial,
+    Start,
+    View,
+)
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.core.task import Reason
 from lazybatch.errors import Overloaded
@@ -24,9 +35,9 @@ class Eager:
     needs_table = False
 
     def decide(self, view: View, now: int) -> Choice:
-        """One or two newcomers, if any fit; GraphB(0) on a free processor."""
+        """One or two newcomers, if any fit; a single row on a free processor, so that there is room for others."""
         if view.active is None:
-            return GraphBatching().decide(view, now)
+            return GraphBatching(max_batch_size=1).decide(view, now)
         for lane in view.lanes:
             room = lane.rows_max - lane.table.rows
             if len(lane.queue) and room > 0:
@@ -38,7 +49,10 @@ class Eager:
 POLICIES = st.one_of(
     st.just(Eager()),
     st.just(Serial()),
+    st.just(Cellular()),
+    st.builds(Aimd, st.integers(1, 3)),
     st.just(LazyBatching()),
+    st.just(Oracle()),
     st.builds(
         GraphBatching,
         st.sampled_from([0, 1, 15]),
@@ -66,6 +80,7 @@ def lane_specs(draw: st.DrawFn, model: str, single_node: bool) -> LaneSpec:
         allowed_sizes=() if smaller is None else tuple(sorted(smaller | {rows_max})),
         levels=draw(LEVELS),
         ageing_ns=draw(st.one_of(st.none(), st.integers(1, 30))),
+        late=draw(st.sampled_from(["serve", "drop"])),
     )
 
 
@@ -173,6 +188,18 @@ class SchedulerMoves(RuleBasedStateMachine):
         if self.ledger.running:
             self.complete(0, duration)
 
+    @precondition(lambda self: not self.scheduler.draining)
+    @rule(
+        lane=st.integers(0, 2),
+        slas=st.lists(st.one_of(st.none(), st.integers(20, 100)), min_size=2, max_size=8),
+        duration=st.integers(1, 4),
+    )
+    def traffic(self, lane: int, slas: list[int | None], duration: int) -> None:
+        """Rows come one by one while nodes run: this is what preemption and merging are for."""
+        for sla in slas:
+            self.add(lane=lane, rows=1, signature="x", size=1, priority=0, sla=sla)
+            self.turn(duration=duration)
+
     @precondition(lambda self: self.scheduler.counts.added > 20)
     @rule()
     def drain(self) -> None:
@@ -226,7 +253,7 @@ class Erratic:
         return "nonsense"
 
 
-@pytest.mark.parametrize("policy", [Serial(), GraphBatching(window_ns=5), LazyBatching()], ids=repr)
+@pytest.mark.parametrize("policy", [Serial(), GraphBatching(window_ns=5), LazyBatching(), Oracle()], ids=repr)
 def test_an_erratic_policy_loses_no_row(policy: Policy) -> None:
     """With a policy that fails at every third decision all rows still run every node once and finish."""
     erratic = Erratic(policy)

@@ -148,11 +148,12 @@ def run_dry(engine: Engine) -> None:
 def accounts(stats: Stats, *, drained: bool = True) -> None:
     """The books balance, in total and per model; once drained nothing is left in the middle."""
     for part in (stats, *stats.models.values()):
-        ended = part.completed + part.failed + part.cancelled + part.expired
+        ended = part.completed + part.failed + part.cancelled + part.expired + part.dropped
         assert part.accepted == part.queued + part.in_flight + ended
         if drained:
             assert (part.queued, part.in_flight) == (0, 0)
-    for name in ("accepted", "completed", "failed", "cancelled", "expired", "queued", "in_flight", "dispatches"):
+    ends = ("completed", "failed", "cancelled", "expired", "dropped")
+    for name in ("accepted", "queued", "in_flight", "dispatches", *ends):
         assert getattr(stats, name) == sum(getattr(part, name) for part in stats.models.values())
 
 

@@ -279,6 +279,47 @@ def test_queue_timeouts_reject_or_demote() -> None:
     accounts(engine.stats())
 
 
+def test_hopeless_rows_fail_under_a_reason_of_their_own() -> None:
+    """Where late rows are dropped: at the moment they are hopeless, with the wait and the target in the error."""
+    model = AddChain(nodes=1)
+    alone_ns = model.table().whole_ns(1)
+    engine, clock = stepped(
+        served(model, late="drop", sla_ns=alone_ns + 2_000_000), policy=GraphBatching(window_ns=60_000_000)
+    )
+    now = clock.now_ns()
+    (dropped,), (kept,) = (engine.submit("chain", rows(k), sla_ns=sla_ns) for k, sla_ns in ((1, None), (2, 1 << 60)))
+    assert not engine.step()
+    assert engine.next_wakeup_ns() == now + 2_000_001
+    clock.advance(2_000_000)
+    assert not engine.step()
+    assert not dropped.done()
+    clock.advance(1)
+    assert not engine.step()
+    assert errors_of([dropped]) == ["DeadlineExceeded"]
+    assert "waited 2.0 ms in the queue and could no longer be done" in str(dropped.exception())
+    engine.close(drain=True)
+    run_dry(engine)
+    assert errors_of([kept]) == [None]
+    stats = engine.stats()
+    assert (stats.dropped, stats.expired, stats.completed, stats.violations) == (1, 0, 1, 0)
+    accounts(stats)
+
+
+def test_a_row_that_is_hopeless_when_it_comes_is_accepted_and_fails_at_once() -> None:
+    """Submit raises nothing; the row never runs, its mates do, and it no longer takes a place in the queue."""
+    model = AddChain(nodes=1)
+    alone_ns = model.table().whole_ns(1)
+    engine, _ = stepped(served(model, late="drop", queue_capacity=2, max_batch_size=2))
+    (hopeless,) = engine.submit("chain", rows(1), sla_ns=alone_ns - 1)
+    (limited,) = engine.submit("chain", rows(2), limit_ns=1_000 + alone_ns)
+    assert engine.step()
+    assert errors_of([hopeless, limited]) == ["DeadlineExceeded", None]
+    assert not hopeless.cancel()
+    stats = engine.stats()
+    assert (stats.accepted, stats.dropped, stats.completed, stats.queued) == (2, 1, 1, 0)
+    accounts(stats)
+
+
 def test_hard_limits_end_waiting_and_running_rows() -> None:
     """A limit ends a row wherever it is; the message says where; its mates are not disturbed."""
     model = AddChain()

@@ -11,7 +11,7 @@ import pytest
 
 from lazybatch.core.policies import Choice, GraphBatching, View
 from lazybatch.engine import ServedModel
-from lazybatch.errors import InvalidInput, SelfWait
+from lazybatch.errors import DeadlineExceeded, InvalidInput, SelfWait
 from lazybatch.executors.base import Row
 from tests.engine.kit import LONG_S, AddChain, Gate, accounts, errors_of, gated, pooled, rows, running, served
 
@@ -81,6 +81,15 @@ def test_a_limit_that_has_passed_is_refused_at_once() -> None:
         assert errors_of(futures) == ["DeadlineExceeded", "DeadlineExceeded"]
         stats = engine.stats()
         assert (stats.rejected["deadline"], stats.accepted, stats.expired) == (2, 0, 0)
+
+
+def test_an_idle_engine_wakes_to_drop_what_became_hopeless() -> None:
+    """Nothing arrives and nothing runs, for the window is an hour; the row fails all the same."""
+    one = served(AddChain(), late="drop")
+    with running(one, policy=GraphBatching(window_ns=3_600_000_000_000)) as engine:
+        (future,) = engine.submit("chain", rows(1), sla_ns=20_000_000)
+        assert isinstance(future.exception(LONG_S), DeadlineExceeded)
+        assert engine.stats().dropped == 1
 
 
 def test_cancel_resolves_at_once_while_a_node_runs() -> None:

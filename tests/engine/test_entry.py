@@ -44,7 +44,7 @@ def test_every_live_state_can_end_and_no_final_state_can_go_on() -> None:
         if moves:
             assert {Event.FAIL, Event.CANCEL, Event.EXPIRE} <= set(moves), state
     final = {after for moves in TRANSITIONS.values() for after in moves.values() if not TRANSITIONS[after]}
-    assert final == {State.COMPLETED, State.FAILED, State.CANCELLED, State.EXPIRED}
+    assert final == {State.COMPLETED, State.FAILED, State.CANCELLED, State.EXPIRED, State.DROPPED}
 
 
 def test_cancel_asks_the_engine_once_and_wakes_waiters() -> None:

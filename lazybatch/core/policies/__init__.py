@@ -7,15 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lazybatch.core.policies.aimd import Aimd
 from lazybatch.core.policies.base import Choice, Policy, Start, View, Wait
+from lazybatch.core.policies.cellular import Cellular
 from lazybatch.core.policies.graph_batching import GraphBatching
 from lazybatch.core.policies.lazy_batching import LazyBatching
+from lazybatch.core.policies.oracle import Oracle
 from lazybatch.core.policies.serial import Serial
 from lazybatch.errors import InvalidInput
 
-__all__ = ["Choice", "GraphBatching", "LazyBatching", "Policy", "Serial", "Start", "View", "Wait", "by_name", "names"]
+__all__ = [
+    "Aimd",
+    "Cellular",
+    "Choice",
+    "GraphBatching",
+    "LazyBatching",
+    "Oracle",
+    "Policy",
+    "Serial",
+    "Start",
+    "View",
+    "Wait",
+    "by_name",
+    "names",
+]
 
-_REGISTRY: dict[str, Callable[..., Policy]] = {"serial": Serial, "graph": GraphBatching, "lazy": LazyBatching}
+_REGISTRY: dict[str, Callable[..., Policy]] = {
+    "serial": Serial,
+    "graph": GraphBatching,
+    "cellular": Cellular,
+    "aimd": Aimd,
+    "lazy": LazyBatching,
+    "oracle": Oracle,
+}
 
 
 def names() -> tuple[str, ...]:

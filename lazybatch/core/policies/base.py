@@ -11,16 +11,8 @@ from typing import NamedTuple, Protocol
 
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import Lane
+from lazybatch.core.task import Comparison as Comparison
 from lazybatch.core.task import Reason
-
-
-class Comparison(NamedTuple):
-    """Why a decision was taken: predicted cost (row-nanoseconds) and late rows of going on, and of what was chosen."""
-
-    stay_cost: float
-    chosen_cost: float
-    stay_late: int
-    chosen_late: int
 
 
 class Start(NamedTuple):
@@ -39,14 +31,21 @@ class Start(NamedTuple):
     skip: int = 0
 
 
+class Stay(NamedTuple):
+    """Go on with the active sub-batch, like None, and say why."""
+
+    reason: Reason = Reason.CONTINUE
+    comparison: Comparison | None = None
+
+
 class Wait(NamedTuple):
     """Leave the processor idle, until a request arrives or this time comes (None: only an arrival)."""
 
     until_ns: int | None = None
 
 
-Choice = Start | Wait | None
-"""None means: go on with the active sub-batch (only allowed when there is one)."""
+Choice = Start | Stay | Wait | None
+"""None means: go on with the active sub-batch (like Stay, only allowed when there is one)."""
 
 
 class View(Protocol):
@@ -73,7 +72,11 @@ class View(Protocol):
 
 
 class Policy(Protocol):
-    """Decides at every node boundary at which something waits, and whenever the processor is free."""
+    """Decides at every node boundary at which something waits, and whenever the processor is free.
+
+    Two methods are optional, for policies that learn: ``arrived(request)`` is called with every admitted request, and
+    ``completed(sub_batch, now)`` when a sub-batch's last node has run, before its rows are forgotten.
+    """
 
     needs_table: bool
     """Whether it predicts with latency tables; lanes without one are then refused."""

@@ -1,7 +1,8 @@
 """Graph batching: whole-graph batches, by size or by the oldest row's window.
 
 Owns: `GraphBatching`, the baseline of every serving system, and the fallback for whatever cannot be split.
-Must not know: latencies; it predicts nothing and never preempts.
+Must not know: latencies, but for one use of them: where late rows are dropped and more than a batch waits, it passes
+over the rows in front that the batch would make late. It never preempts.
 
 With a window of zero, GraphB(0), it is work-conserving: whenever the processor is free, take all that wait.
 """
@@ -50,7 +51,8 @@ class GraphBatching:
         for lane in most_urgent_first(view.lanes, now):
             reason, end_ns = self._ready(lane, now, view.draining)
             if reason is not None:
-                return Start(lane, self._rows_max(lane), reason, self.size_budget)
+                rows = self._rows_max(lane)
+                return Start(lane, rows, reason, self.size_budget, skip=lane.made_late(rows, now))
             waits_ns.append(end_ns)
         return Wait(min(waits_ns))
 

@@ -214,3 +214,12 @@ def test_absurd_options_are_refused(options: dict[str, Any], message: str) -> No
     """Each names the option and what was expected."""
     with pytest.raises(InvalidInput, match=message):
         GraphBatching(**options)
+
+
+def test_rows_that_the_batch_would_make_late_are_passed_over_where_they_are_dropped(core: Core) -> None:
+    """Two rows take 110, and the first two of four have less: the others start. Served late, the first ones would."""
+    for late, opened in (("drop", (2, 3)), ("serve", (0, 1))):
+        scheduler = core.scheduler(GraphBatching(), lane_spec(max_batch_size=2, late=late))
+        for id, sla in enumerate((105, 109, 200, 200)):
+            scheduler.add(row(id, sla=sla))
+        assert start(scheduler, 0) == (opened, Reason.START_FULL)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lazybatch.core.lane import Lane
-from lazybatch.core.policies import GraphBatching, LazyBatching, Serial, by_name, names
+from lazybatch.core.policies import Aimd, Cellular, GraphBatching, LazyBatching, Oracle, Serial, by_name, names
 from lazybatch.core.policies.base import most_urgent_first
 from lazybatch.errors import InvalidInput
 from tests.core.kit import bare_spec, row
@@ -15,8 +15,8 @@ from tests.core.kit import bare_spec, row
 
 def test_names_are_the_public_ones() -> None:
     """The names that the command line and the API accept, each giving its class."""
-    assert names() == ("serial", "graph", "lazy")
-    assert [type(by_name(name)) for name in names()] == [Serial, GraphBatching, LazyBatching]
+    assert names() == ("serial", "graph", "cellular", "aimd", "lazy", "oracle")
+    assert [type(by_name(name)) for name in names()] == [Serial, GraphBatching, Cellular, Aimd, LazyBatching, Oracle]
 
 
 def test_options_reach_the_policy() -> None:
@@ -25,12 +25,15 @@ def test_options_reach_the_policy() -> None:
     assert repr(policy) == "GraphBatching(window_ns=5, max=8, size_budget=None)"
     assert repr(by_name("serial")) == "Serial()"
     assert repr(by_name("lazy")) == "LazyBatching()"
+    assert repr(by_name("oracle")) == "Oracle()"
+    assert repr(by_name("cellular")) == "Cellular()"
+    assert repr(by_name("aimd", step=2)) == "Aimd(step=2)"
 
 
 @pytest.mark.parametrize("name", ["fifo", "", None, ["lazy"]])
 def test_an_unknown_name_lists_the_known_ones(name: Any) -> None:
     """Also for what is no name at all."""
-    with pytest.raises(InvalidInput, match=r"unknown policy .*; known are serial, graph, lazy"):
+    with pytest.raises(InvalidInput, match=r"unknown policy .*; known are serial, graph, .*lazy"):
         by_name(name)
 
 
