@@ -16,7 +16,7 @@ from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies import Aimd, Cellular, GraphBatching, LazyBatching, Oracle, Policy, Serial
 from lazybatch.core.policies.lookahead import Lookahead
-from lazybatch.core.request import UNBOUNDED_NS, Request
+from lazybatch.core.request import Request
 from lazybatch.core.scheduler import Decision
 from lazybatch.engine.clock import SteppedClock
 from lazybatch.engine.driver import ServedModel

@@ -87,9 +87,13 @@ def tied_axes(source: Source) -> list[Candidate]:
         for axis, dim in enumerate(dims):
             if isinstance(dim, str):
                 groups.setdefault(dim, {}).setdefault(name, axis)
-    batches = [group for group in groups.values() if 0 in group.values()]
+    batches = sorted((group for group in groups.values() if 0 in group.values()), key=len)
     together = {name: axis for group in batches for name, axis in group.items()}
-    return [axes for k, axes in enumerate((together, *batches)) if axes and axes not in (together, *batches)[:k]]
+    found: list[Candidate] = []
+    for axes in (together, *reversed(batches)):
+        if axes and axes not in found:
+            found.append(axes)
+    return found
 
 
 def _ports(source: Source) -> tuple[Port, ...]:

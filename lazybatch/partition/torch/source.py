@@ -68,7 +68,7 @@ class _Called(nn.Module):
         self._leaves = [None if place in places else leaf for place, leaf in enumerate(leaves)]
         self._places = tuple(places)
         self._spec = spec
-        self.train(inner.training)
+        self.training = inner.training  # of the wrapper only: the parts keep theirs
 
     def forward(self, *tensors: Tensor) -> Any:
         """Call the module as its examples show."""
