@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.laboratory import Profile, profile
+from lazybatch.controls import cached_control
 from lazybatch.core import policies
 from lazybatch.core.control import Control, Solution
 from lazybatch.core.graph import NodeGraph
@@ -28,7 +29,6 @@ from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies import Policy
 from lazybatch.core.policies.lookahead import Lookahead
 from lazybatch.simulator import requests_from, simulate
-from lazybatch.solver import solve
 from lazybatch.workload import bursty, poisson
 
 Row = dict[str, Any]
@@ -90,9 +90,9 @@ def target_blind(policy: str) -> bool:
 
 @cache
 def control(name: str) -> Control:
-    """The solved control of a profile; seconds of work."""
+    """The solved control of a profile."""
     made = profile(name)
-    return solve(made.whole, made.rows_max)
+    return cached_control(made.whole.model, made.whole.median_ns[0])
 
 
 def policy_of(name: str, made: Profile) -> Policy:

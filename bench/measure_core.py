@@ -9,19 +9,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
-from lazybatch.core.control import Control
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
-from lazybatch.core.policies import Choice, Policy, View, by_name
-from lazybatch.core.policies.lookahead import Lookahead
+from lazybatch.core.policies import Choice, Policy, View
 from lazybatch.core.request import Request
 from lazybatch.core.scheduler import Scheduler
+from lazybatch.policies import make_policy
 from lazybatch.simulator import simulate
-from lazybatch.solver import solve
 from lazybatch.workload import poisson
 
 POLICIES = ("serial", "graph", "lazy", "lookahead")
@@ -40,19 +37,6 @@ def lanes(models: int) -> list[LaneSpec]:
     return made
 
 
-@cache
-def _control(model: str) -> Control:
-    table = LatencyTable.uniform(model, NODES, 4_000_000, 1_000_000, (1, 2, 4, 8, 16))
-    return solve(table, ROWS_MAX)
-
-
-def policy_of(name: str, specs: Sequence[LaneSpec]) -> Policy:
-    """A policy by name, for these lanes."""
-    if name == "lookahead":
-        return Lookahead({spec.graph.model: _control(spec.graph.model) for spec in specs})
-    return by_name(name)
-
-
 class Timed:
     """A policy with a clock around its decisions.
 
@@ -67,6 +51,11 @@ class Timed:
         self._news = False
         self.all_ns: list[int] = []
         self.fresh_ns: list[int] = []
+
+    def clear(self) -> None:
+        """Forget the warm-up."""
+        self.all_ns.clear()
+        self.fresh_ns.clear()
 
     def arrived(self, request: Request) -> None:
         """Pass it on; the next decision is fresh."""
@@ -102,7 +91,7 @@ def trace(specs: Sequence[LaneSpec], policy: str, count: int, seed: int) -> list
 def decision_times_ns(policy: str, models: int, requests: int, seed: int = 0) -> list[int]:
     """Per dispatch, the time spent in the core since the dispatch before: add, expire, complete, schedule."""
     specs = lanes(models)
-    scheduler, pending = Scheduler(specs, policy_of(policy, specs)), trace(specs, policy, requests, seed)
+    scheduler, pending = Scheduler(specs, make_policy(policy, specs)), trace(specs, policy, requests, seed)
     latency = {lane.model: lane.times_ns for lane in scheduler.lanes}
     clock = time.perf_counter_ns
     arrived, now, spent_ns = 0, 0, 0
@@ -155,7 +144,7 @@ def measure_policy(requests: int, policy: str = "lookahead") -> list[dict[str, A
     rows = []
     for models in (1, 4):
         specs = lanes(models)
-        timed = Timed(policy_of(policy, specs))
+        timed = Timed(make_policy(policy, specs))
         result = simulate(specs, timed, trace(specs, policy, requests, seed=0))
         rows.append(
             {
@@ -180,7 +169,7 @@ def measure_simulator(requests: int) -> list[dict[str, Any]]:
         arrivals = trace(specs, policy, requests, seed=0)
         walls_s = []
         for _ in range(5):
-            made = policy_of(policy, specs)
+            made = make_policy(policy, specs)
             start_s = time.perf_counter()
             result = simulate(specs, made, arrivals)
             walls_s.append(time.perf_counter() - start_s)

@@ -1,4 +1,4 @@
-"""What the live engine adds between two nodes, under load.
+"""What the live engine adds between two nodes, under load, and what of it the policy takes to decide.
 
 Owns: the observer that sees gaps, and the load it sees them under.
 Must not know: how nodes run.
@@ -7,13 +7,19 @@ Must not know: how nodes run.
 from __future__ import annotations
 
 import itertools
+import statistics
 import threading
 from typing import Any
 
 import lazybatch as lb
+from bench.measure_core import Timed
 from bench.models import Subject
+from lazybatch.core.lane import LaneSpec
 from lazybatch.core.task import Task
 from lazybatch.metrics import Observer, latency_summary
+from lazybatch.policies import make_policy
+
+ROWS_MAX = 8
 
 
 class Gaps(Observer):
@@ -42,15 +48,22 @@ def measure_gaps(subject: Subject, policy: str, *, clients: int, calls: int) -> 
     """Closed loop: each client submits its next row when it has the answer to the last."""
     model = subject.load()
     rows = subject.rows(8)
-    table = lb.profile(model, batch_sizes=(1, 2, 4, 8), budget_s=5.0, inputs=rows)
-    gaps = Gaps()
+    table = lb.profile(model, batch_sizes=(1, 2, 4, ROWS_MAX), budget_s=5.0, inputs=rows)
+    gaps, timed = Gaps(), Timed(make_policy(policy, [LaneSpec(model.graph, table, ROWS_MAX)]))
     turn = itertools.cycle(rows)
     with lb.LazyBatcher(
-        model, table=table, sla=1.0, policy=policy, max_batch_size=8, queue_capacity=max(64, clients), observers=[gaps]
+        model,
+        table=table,
+        sla=1.0,
+        policy=timed,
+        max_batch_size=ROWS_MAX,
+        queue_capacity=max(64, clients),
+        observers=[gaps],
     ) as batcher:
         for row in rows:
             batcher.predict(row)
         gaps.clear()
+        timed.clear()
 
         def client() -> None:
             for _ in range(calls):
@@ -74,6 +87,8 @@ def measure_gaps(subject: Subject, policy: str, *, clients: int, calls: int) -> 
         "p99_us": _us(everything.p99),
         "within_sub_batch_median_us": _us(within.p50),
         "between_sub_batches_median_us": _us(between.p50),
+        "decision_median_us": statistics.median(timed.all_ns) / 1e3 if timed.all_ns else None,
+        "fresh_decision_median_us": statistics.median(timed.fresh_ns) / 1e3 if timed.fresh_ns else None,
         "mean_rows": stats.mean_rows,
         "preemptions": stats.preemptions,
         "merges": stats.merges,

@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import Report, parser, progress, progress_end, run_script
-from bench.paper_cells import NAMES, Cell, Row, controls_needed, run, solved, use_controls
+from bench.paper_cells import NAMES, Cell, Row, run
 from bench.paper_claims import Claim, claims
 from bench.paper_results import Results
 from bench.paper_studies import STUDIES, Plan
@@ -94,11 +94,7 @@ def run_all(cells: Sequence[Cell]) -> list[Row]:
     context = multiprocessing.get_context("spawn")
     # Two processes with a linear algebra thread per core each would fight for the cores.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    needed = controls_needed(cells)
-    progress(f"solving {len(needed)} controls")
-    with ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
-        controls = dict(zip(needed, pool.map(solved, needed), strict=True))
-    with ProcessPoolExecutor(WORKERS, context, use_controls, (controls,)) as pool:
+    with ProcessPoolExecutor(WORKERS, context) as pool:
         for number, found in enumerate(pool.map(run, cells, chunksize=4), start=1):
             rows += found
             progress(f"{number} of {len(cells)} runs")

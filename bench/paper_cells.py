@@ -9,7 +9,7 @@ Policies that never preempt run on tables of one node: they do the same there, m
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -21,16 +21,13 @@ from graphs.npu.gnmt import build as gnmt
 from graphs.npu.network import Network
 from graphs.npu.transformer import build as transformer
 from lazybatch import bounds
-from lazybatch.core import policies
-from lazybatch.core.control import Control
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies.base import Choice, Policy, View
-from lazybatch.core.policies.lookahead import Lookahead
 from lazybatch.errors import InvalidInput
+from lazybatch.policies import DEFAULT, make_policy, names
 from lazybatch.simulator import SimulationResult, simulate
-from lazybatch.solver import solve
 from lazybatch.workload import Stream, merge, poisson
 
 Row = dict[str, Any]
@@ -88,42 +85,15 @@ def whole_table(profile: str, rows_max: int) -> LatencyTable:
     return joined(table(profile), 1, rows_max)
 
 
-NAMES = tuple(dict.fromkeys((*policies.names(), "lookahead")))
-"""Policies that can be asked for, besides graph batching with a window."""
+NAMES = tuple(sorted(names(), key=lambda name: name == DEFAULT))
+"""Policies that can be asked for, besides graph batching with a window; ours comes last."""
 
 
-_controls: dict[tuple[str, int], Control] = {}
-
-
-def controls_needed(cells: Iterable[Cell]) -> list[tuple[str, int]]:
-    """(profile, max_batch) of every control that the default policy consults in these cells."""
-    return sorted({(name, cell.max_batch) for cell in cells if cell.policy == "lookahead" for name in cell.profiles})
-
-
-def solved(key: tuple[str, int]) -> Control:
-    """The control of a profile and a largest batch; seconds of work."""
-    return solve(table(key[0]), key[1])
-
-
-def use_controls(controls: Mapping[tuple[str, int], Control]) -> None:
-    """Give this process controls that were solved before; missing ones are solved when first needed."""
-    _controls.update(controls)
-
-
-def _control(profile: str, max_batch: int) -> Control:
-    key = (profile, max_batch)
-    if key not in _controls:
-        _controls[key] = solved(key)
-    return _controls[key]
-
-
-def _made(cell: Cell) -> Policy:
+def _made(cell: Cell, lanes: Sequence[LaneSpec]) -> Policy:
     name, _, window = cell.policy.partition(":")
     if window:
-        return policies.by_name(name, window_ns=round(float(window) * MS))
-    if name == "lookahead":
-        return Lookahead({table(profile).model: _control(profile, cell.max_batch) for profile in cell.profiles})
-    return policies.by_name(name)
+        return make_policy(name, lanes, window_ns=round(float(window) * MS))
+    return make_policy(name, lanes)
 
 
 class Predicting:
@@ -152,9 +122,9 @@ def _predicted_left_ns(profile: str, dec_timesteps: int) -> tuple[int, ...]:
     return tuple(max(ns + (dec_timesteps - steps) * step_ns, min(ns, step_ns)) for ns in left)
 
 
-def policy_of(cell: Cell) -> Policy:
+def policy_of(cell: Cell, lanes: Sequence[LaneSpec]) -> Policy:
     """The cell's policy, made anew. Raises `InvalidInput` for an unknown one."""
-    made = _made(cell)
+    made = _made(cell, lanes)
     if cell.dec_timesteps is None or target_blind(cell.policy):
         return made
     return Predicting(made, _predicted_left_ns(cell.profiles[0], cell.dec_timesteps))
@@ -177,9 +147,9 @@ def run(cell: Cell) -> list[Row]:
     ]
     if cell.policy == "bounds":
         return _bounds(cell, table(cell.profiles[0]), streams[0].arrivals_ns)
-    lanes = [_lane(cell, profile) for profile in cell.profiles]
+    lanes = [lane_of(cell, profile) for profile in cell.profiles]
     requests = merge(streams)
-    result = simulate(lanes, policy_of(cell), requests)
+    result = simulate(lanes, policy_of(cell, lanes), requests)
     common = {
         "batches": result.batches,
         "mean_batch": result.mean_batch,
@@ -195,7 +165,8 @@ def run(cell: Cell) -> list[Row]:
     return rows
 
 
-def _lane(cell: Cell, profile: str) -> LaneSpec:
+def lane_of(cell: Cell, profile: str) -> LaneSpec:
+    """One of the cell's models, as its policy is given it."""
     made = whole_table(profile, cell.max_batch) if never_preempts(cell.policy) else table(profile)
     return LaneSpec(
         NodeGraph.chain(made.model, made.nodes),

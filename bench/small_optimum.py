@@ -14,9 +14,8 @@ from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies import GraphBatching, Policy
-from lazybatch.core.policies.lookahead import Lookahead
+from lazybatch.policies import DEFAULT, make_policy
 from lazybatch.simulator import requests_from, simulate
-from lazybatch.solver import solve
 from lazybatch.workload import poisson
 
 LIMIT = 1.02
@@ -35,7 +34,6 @@ def measure_small(requests: int, seeds: int) -> list[dict[str, Any]]:
     rows = []
     for name, (fixed_ns, per_row_ns) in INSTANCES.items():
         table = LatencyTable.uniform(name, NODES, fixed_ns, per_row_ns, range(1, ROWS_MAX + 1))
-        graph_level = solve(table, ROWS_MAX)
         lane = LaneSpec(NodeGraph.chain(name, table.nodes), table, ROWS_MAX, queue_capacity=10**6)
         for load in LOADS:
             rate_per_ns = load * max(b / table.whole_ns(b) for b in range(1, ROWS_MAX + 1))
@@ -44,7 +42,7 @@ def measure_small(requests: int, seeds: int) -> list[dict[str, Any]]:
             for seed in range(1, seeds + 1):
                 trace = poisson(rate_per_ns * 1e9, requests, seed)
                 means["optimum"].append(_mean_ms(lane, Solved(control), trace))
-                means["ours"].append(_mean_ms(lane, Lookahead({name: graph_level}), trace))
+                means["ours"].append(_mean_ms(lane, make_policy(DEFAULT, [lane]), trace))
                 means["graphb0"].append(_mean_ms(lane, GraphBatching(), trace))
             over = statistics.median(a / b for a, b in zip(means["ours"], means["optimum"], strict=True))
             rows.append(

@@ -32,8 +32,8 @@ from lazybatch.solver import LOADS, SOLVER, batch_times_ns, solve_times
 
 _log = logging.getLogger("lazybatch.controls")
 
-KEPT = 64
-"""Files kept in the cache; one takes 0.4 MB for a maximum batch of 16, 1.5 MB for 64."""
+KEPT = 32
+"""Files kept in the cache; one takes 0.5 MB for a maximum batch of 16, 1.7 MB for 64."""
 _FORMAT = 1
 _PREFIX = "control-"
 

@@ -154,6 +154,7 @@ class TestSimulate:
             (["--sla-ms", "0"], "--sla-ms"),
             (["--sla-ms", "-1"], "--sla-ms"),
             (["--sla-ms", "nan"], "--sla-ms"),
+            (["--sla-ms", "8.99"], "--sla-ms 8.99 cannot be met: one row alone takes 9 ms"),
             (["--requests", "0"], "--requests"),
             (["--requests", "-5"], "--requests"),
             (["--requests", "2.5"], "--requests"),
@@ -181,6 +182,10 @@ class TestSimulate:
         bad = tmp_path / "bad.json"
         bad.write_text(table.read_text()[:100])
         assert "bad.json" in refused(capsys, "simulate", "--table", bad, "--rate", 10)
+        holes = json.loads(table.read_text())
+        holes["nodes"][2]["median_ns"][1] = None
+        bad.write_text(json.dumps(holes))
+        assert "without holes" in refused(capsys, "simulate", "--table", bad, "--rate", 10)
         late = tmp_path / "late.txt"
         late.write_text("2\n1\n")
         assert "line 2: out of order" in refused(capsys, "simulate", "--table", table, "--arrivals", late)

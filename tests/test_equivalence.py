@@ -172,7 +172,8 @@ def test_the_comparison_sees_dropping() -> None:
 def test_the_comparison_sees_preemption_and_merging(name: str) -> None:
     """The trace that is compared is not a trivial one: sub-batches are preempted and merged in it."""
     trace = [Arrival(at_ns, "long", "s", 1, 0) for at_ns in (0, 100, 150, 600, 601, 602, 1500)]
-    lanes = [LaneSpec(NodeGraph.chain("long", TABLES["long"].nodes), TABLES["long"], max_batch_size=5)]
+    graph = NodeGraph.chain("long", TABLES["long"].nodes)
+    lanes = [LaneSpec(graph, TABLES["long"], max_batch_size=5, sla_ns=SLA_NS["long"])]
     requests = [Request(k, "long", a.at_ns, a.at_ns + SLA_NS["long"], "s") for k, a in enumerate(trace)]
     result = simulate(lanes, POLICIES[name](), requests)
     assert result.scheduler.counts.policy_failures == 0

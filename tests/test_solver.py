@@ -123,7 +123,7 @@ def test_never_worse_than_graph_batching(rate_rps: float) -> None:
 shapes = st.lists(st.integers(1, 1000), min_size=1, max_size=10)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(times=st.one_of(shapes, shapes.map(sorted)), load=st.sampled_from((0.02, 0.2, 0.6, 0.93)))
 def test_the_equations_hold(times: list[int], load: float) -> None:
     """For any S(b): h(q) is what its best action costs, no action costs less, and waiting is one of them."""

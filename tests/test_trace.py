@@ -11,7 +11,7 @@ import pytest
 
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.request import Request
-from lazybatch.core.task import Merge, Reason, Task
+from lazybatch.core.task import Comparison, Merge, Reason, Task
 from lazybatch.errors import InvalidInput
 from lazybatch.metrics import Observers, Outcome
 from lazybatch.trace import TraceWriter
@@ -111,6 +111,25 @@ def test_preemption_and_merge(tmp_path: Path) -> None:
     assert ends == {"1": {"outcome": "completed", "late": False}, "2": {"outcome": "completed", "late": True}}
     queued = [(e["id"], e["ts"]) for e in found if e["ph"] == "e" and e["name"] == "queued"]
     assert queued == [("1", 2), ("2", 3.1)]
+
+
+def test_what_was_compared(tmp_path: Path) -> None:
+    """Where the policy compared, the slice and the mark carry both costs and both counts of late rows."""
+    path = tmp_path / "trace.json"
+    with TraceWriter(path, [GRAPH]) as writer:
+        first = task(1, 0, opened=(1,))
+        writer.opened(0, first)
+        writer.dispatched(0, 5, first)
+        second = task(2, 0, opened=(2,), preempted=1)._replace(comparison=Comparison(3_500_000.0, 2e6, 1, 0))
+        writer.opened(5, second)
+        writer.preempted(5, second)
+        writer.dispatched(5, 9, second)
+    found = events(path)
+    check_format(found)
+    compared = {"going_on_row_ms": 3.5, "starting_row_ms": 2.0, "going_on_late_rows": 1, "starting_late_rows": 0}
+    shown = [event["args"] for event in found if event["name"] in ("conv", "preempted")]
+    assert [compared.items() <= arguments.items() for arguments in shown] == [False, True, True]
+    assert "going_on_row_ms" not in shown[0]
 
 
 def test_tracks_are_reused_and_models_are_processes(tmp_path: Path) -> None:

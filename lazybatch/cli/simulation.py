@@ -73,6 +73,9 @@ def run(options: Options) -> Report:
     whole("--explain", options.explain, -_EXPLAINED_MAX, _EXPLAINED_MAX)
     chosen = _policy_options(options)
     table = load(options.table)
+    if sla_ns is not None and sla_ns < table.whole_ns(1):
+        alone_ms = table.whole_ns(1) / 1e6
+        raise InvalidInput(f"--sla-ms {options.sla_ms:g} cannot be met: one row alone takes {alone_ms:.6g} ms")
     arrivals_ns = _arrivals(options)
     lane = _lane(options, table, sla_ns, late)
     policy = policies.make_policy(options.policy, [lane], **chosen)

@@ -2,25 +2,30 @@
 
 Owns: `ArrivalRate`, one per model. Must not know: clocks (every call takes ``now``), policies.
 
-The mean gap is an exponentially weighted average over about the last 64 arrivals (a plain average while there are
-fewer). Silence is evidence too: a gap that is still open counts once it is longer than the mean, so that the estimate
+Three averages of the gaps, over about the last 64, 512 and 4096 arrivals (plain averages while there are fewer). The
+longest is the estimate, because close to saturation an error of a twentieth already costs. Where a shorter one is away
+from the next longer one by more than chance explains, the load has changed, and the longer one starts again from the
+shorter. Silence is evidence too: a gap that is still open counts once it is longer than the mean, so that the estimate
 decays when a burst has ended, instead of staying at the burst's rate until the next arrival.
 """
 
 from __future__ import annotations
 
-_MEMORY = 64
+_MEMORY = (64, 512, 4096)
+_CHANGED = (1.45, 1.16)
+"""Ratio of one average to the next longer that means a change: three and a half standard deviations of Poisson gaps."""
 
 
 class ArrivalRate:
     """Rows per nanosecond, estimated from arrival times."""
 
-    __slots__ = ("_count", "_last_ns", "_mean_gap_ns")
+    __slots__ = ("_counts", "_gaps_ns", "_last_ns", "_seen")
 
     def __init__(self) -> None:
-        self._count = 0
+        self._seen = False
         self._last_ns = 0
-        self._mean_gap_ns = 0.0
+        self._counts = [0, 0, 0]
+        self._gaps_ns = [0.0, 0.0, 0.0]
 
     @property
     def last_arrival_ns(self) -> int:
@@ -29,20 +34,27 @@ class ArrivalRate:
 
     def arrived(self, now: int) -> None:
         """One more request came."""
-        if self._count:
-            gap_ns = now - self._last_ns
-            self._mean_gap_ns += (gap_ns - self._mean_gap_ns) / min(self._count, _MEMORY)
-        self._count += 1
+        if self._seen:
+            gap_ns, counts, gaps_ns = now - self._last_ns, self._counts, self._gaps_ns
+            for i, memory in enumerate(_MEMORY):
+                if counts[i] < memory:
+                    counts[i] += 1
+                gaps_ns[i] += (gap_ns - gaps_ns[i]) / counts[i]
+            for i, ratio in enumerate(_CHANGED):
+                if not gaps_ns[i] <= ratio * gaps_ns[i + 1] + 1 or not gaps_ns[i + 1] <= ratio * gaps_ns[i] + 1:
+                    gaps_ns[i + 1] = gaps_ns[i]
+                    counts[i + 1] = counts[i]
+        self._seen = True
         self._last_ns = now
 
     def per_ns(self, now: int) -> float | None:
         """The estimate; None before the second arrival."""
-        if self._count < 2:
+        gap_ns = self._gaps_ns[-1]
+        if not self._counts[0]:
             return None
-        gap_ns = self._mean_gap_ns
         open_ns = now - self._last_ns
         if open_ns > gap_ns:
-            gap_ns += (open_ns - gap_ns) / min(self._count, _MEMORY)
+            gap_ns += (open_ns - gap_ns) / self._counts[0]
             if open_ns > 4 * gap_ns:
                 gap_ns = open_ns / 4
         return 1.0 / max(gap_ns, 1.0)

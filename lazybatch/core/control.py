@@ -33,7 +33,12 @@ class Solution:
     horizon_ns: tuple[int, ...]
     ahead: tuple[tuple[float, ...], ...]
 
-    def after(self, waiting: int, time_ns: int) -> float:
+    @property
+    def mean_latency_ns(self) -> float:
+        """Mean time of a row in the system (Little's law)."""
+        return self.gain_rows / self.rate_per_ns
+
+    def after(self, waiting: int, time_ns: float) -> float:
         """E[h(waiting + arrivals during time_ns)], interpolated in time; beyond the tables along their last slope."""
         grid = self.horizon_ns
         i = min(max(bisect_right(grid, time_ns) - 1, 0), len(grid) - 2)

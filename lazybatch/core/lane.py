@@ -79,9 +79,9 @@ class Lane:
     """A model's queue, stack and predicted times. Changed by the scheduler only; policies read it.
 
     times_ns: per node, by rows 0..max (None without a table); single_left_ns: per cursor, the time one row alone still
-    needs (SingleInputExecTime with credit for progress; Algorithm 1 for static graphs). sums_ns: by rows 0..max, the
-    time from the first node to each cursor. rows_best: the largest batch whose throughput is near the best (without a
-    table: the largest).
+    needs (SingleInputExecTime with credit for progress; Algorithm 1 for static graphs). sums_ns: by rows 0..max, as
+    they are executed, the time from the first node to each cursor. rows_best: the largest batch whose throughput is
+    near the best (without a table: the largest).
     """
 
     __slots__ = (
@@ -104,11 +104,15 @@ class Lane:
         self.rows_max = spec.max_batch_size if spec.joinable else 1
         self.table = BatchTable(self.nodes, self.rows_max, spec.allowed_sizes)
         self.times_ns = None if spec.latency is None else spec.latency.dense_ns(spec.max_batch_size)
-        self.sums_ns = () if self.times_ns is None else _sums(self.times_ns, spec.max_batch_size)
+        self.sums_ns = () if self.times_ns is None else self._sums(self.times_ns)
         self.single_left_ns = None if spec.latency is None else spec.latency.remaining_ns(1)
         self.rows_best = self.rows_max if spec.latency is None else self._rows_best()
         alone_ns = self.run_ns(1) if spec.late == "drop" else None
         self.queue = InfQ(spec.queue_capacity, levels=spec.levels, ageing_ns=spec.ageing_ns, alone_ns=alone_ns)
+
+    def _sums(self, times_ns: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        executed = [self.padded_rows(rows) or rows for rows in range(self.spec.max_batch_size + 1)]
+        return tuple(tuple(accumulate((node_ns[rows] for node_ns in times_ns), initial=0)) for rows in executed)
 
     def _rows_best(self) -> int:
         rates = [rows / self.run_ns(rows) for rows in range(1, self.rows_max + 1)]
@@ -117,7 +121,7 @@ class Lane:
 
     def run_ns(self, rows: int) -> int:
         """Time of a whole run of so many rows, as they are executed. Only for lanes with a table."""
-        return self.sums_ns[self.padded_rows(rows) or rows][-1]
+        return self.sums_ns[rows][-1]
 
     def made_late(self, rows: int, now: int) -> int:
         """How many rows in front of the queue a full batch of ``rows`` had better pass over: it would make them late.
@@ -152,8 +156,3 @@ class Lane:
             return 0
         met = list(accumulate(len(entry) for entry in reversed(entries)))
         return max((size for size in sizes if size <= rows and all(size + more in sizes for more in met)), default=0)
-
-
-def _sums(times_ns: tuple[tuple[int, ...], ...], rows_max: int) -> tuple[tuple[int, ...], ...]:
-    """By rows 0..max, the time from the first node to each cursor 0..nodes."""
-    return tuple(tuple(accumulate((node_ns[rows] for node_ns in times_ns), initial=0)) for rows in range(rows_max + 1))

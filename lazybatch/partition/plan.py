@@ -108,16 +108,27 @@ class Plan:
             )
 
     def _thin(self, first: Mapping[str, Array]) -> tuple[Runner, Mapping[str, Array]]:
-        """Watch fewer places where values are large: those with the least bytes alive, until they fit."""
+        """Watch fewer places where values are large, spread over the graph: one long stretch without a cut is one node.
+
+        Ever shorter stretches are offered their place with the least bytes alive, until no more fit.
+        """
         weigh = {k: sum(self.sizes.get(name, 0) for name in self.live[k]) for k in self.places}
-        kept: list[int] = []
+        kept: set[int] = set()
         names: set[str] = set()
-        for k in sorted(self.places, key=lambda k: weigh[k]):
-            more = names | {name for name in self.live[k] if name in first}
-            if kept and sum(self.sizes.get(name, 0) for name in more) > WATCH_BYTES_MAX:
-                continue
-            kept.append(k)
-            names = more
+        stretches = 1
+        while stretches < 2 * len(self.live):
+            width = max(1, len(self.live) // stretches)
+            covered = {k // width for k in kept}
+            lightest: dict[int, int] = {}
+            for k in sorted(self.places, key=weigh.__getitem__):
+                lightest.setdefault(k // width, k)
+            for stretch, k in lightest.items():  # in order of weight
+                more = names | {name for name in self.live[k] if name in first}
+                if stretch in covered or (kept and sum(self.sizes.get(name, 0) for name in more) > WATCH_BYTES_MAX):
+                    continue
+                kept.add(k)
+                names = more
+            stretches *= 2
         self.places = sorted(kept)
         run, _ = self.graph.watch([name for name in first if name in names])
         return run, {name: value for name, value in first.items() if name in names}

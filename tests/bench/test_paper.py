@@ -10,7 +10,7 @@ import pytest
 
 from bench import paper
 from bench.common import Report
-from bench.paper_cells import GPU, Cell, Predicting, policy_of, run, table
+from bench.paper_cells import GPU, Cell, Predicting, lane_of, policy_of, run, table
 from bench.paper_claims import claims
 from bench.paper_results import Results
 from bench.paper_studies import STUDIES, Plan
@@ -48,7 +48,8 @@ def test_profiles() -> None:
 def test_predicted_lengths() -> None:
     """A longer guess leaves more predicted time at every cursor, the true one is exact, none falls below a step."""
     exact = table("transformer").remaining_ns(1)
-    made = [policy_of(Cell("s", ("transformer",), "lazy", 1, 1, 1, dec_timesteps=steps)) for steps in (10, 18, 32)]
+    cells = [Cell("s", ("transformer",), "lazy", 1, 1, 1, dec_timesteps=steps) for steps in (10, 18, 32)]
+    made = [policy_of(cell, [lane_of(cell, "transformer")]) for cell in cells]
     lefts = [policy._left_ns for policy in made if isinstance(policy, Predicting)]
     assert lefts[1] == exact
     assert all(a <= b < c for a, b, c in zip(*lefts, strict=True))

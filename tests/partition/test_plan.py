@@ -58,7 +58,7 @@ def test_residual_convolutions_are_found(tmp_path: Path) -> None:
 
 
 def test_large_values_are_looked_at_sparingly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all inner values together are too large to watch, fewer places are offered, the thinnest first."""
+    """Where all inner values together are too large to watch, fewer places are offered."""
     full = planned(convolutional(), tmp_path)
     monkeypatch.setattr(module, "WATCH_BYTES_MAX", sum(full.sizes.values()) // 3)
     folder = tmp_path / "thin"
@@ -66,3 +66,15 @@ def test_large_values_are_looked_at_sparingly(tmp_path: Path, monkeypatch: pytes
     thin = planned(convolutional(), folder)
     assert 0 < len(thin.cuts()) < len(full.cuts())
     assert thin.reason is None
+
+
+def test_places_kept_are_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a model has large values: a place there is kept all the same, or that half would be one node."""
+    body = " ".join(f"a{k + 1} = Tanh(a{k})" for k in range(12)) + " b0 = ReduceSum<keepdims=1>(a12, axes) "
+    body += " ".join(f"b{k + 1} = Tanh(b{k})" for k in range(12))
+    text = f"g (float[N,900] a0) => (float[N,1] b12) <int64[1] axes = {{1}}> {{ {body} }}"
+    monkeypatch.setattr(module, "WATCH_BYTES_MAX", 3 * 3600)
+    plan = planned(text_model(text), tmp_path)
+    large = [name for cut in plan.cuts() for name in plan.live[cut.position] if name.startswith("a")]
+    assert 1 <= len(large) <= 3
+    assert sum(plan.sizes[name] for k in plan.places for name in plan.live[k]) <= 3 * 3600

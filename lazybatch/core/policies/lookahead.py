@@ -1,76 +1,63 @@
 """Lookahead, the default policy: one step of looking ahead, over solved control.
 
-Owns: `Lookahead`. Must not know: how controls are solved (`lazybatch.solver`), clocks, tensors.
+Owns: `Lookahead`: which alternatives there are, and the choice. Must not know: how controls are solved
+(`lazybatch.solver`), clocks, tensors.
 
-Two questions, one measure. When the processor is free: how many waiting rows to start, or wait for one more? At a node
-boundary: go on, or let newcomers catch up and merge first? Each alternative costs, in row-nanoseconds,
-
-* the exact row-time until everything in flight is done, plus that of rows that wait or arrive meanwhile;
-* what the rows left behind are worth under optimal control from there on, minus the optimal gain for the time taken (the
-  relative value of a semi-Markov decision process; see `core.control`);
-* `LATE_WEIGHT` times its SLA target for every row predicted to miss its deadline.
-
-The arrival rate is estimated on line, and the control is the one solved for the nearest rate of its grid. Several models
-share the processor: each is valued as if it had a share of it for itself (Kleinrock's square-root assignment: what it
-needs, plus a part of what is spare), so a rare long model is not forgotten beside a busy short one.
+Two questions, one measure. When the processor is free: how many waiting rows to start, of which model, or wait for one
+more? At a node boundary: go on, or let newcomers catch up and merge first? The measure of an alternative is the time it
+makes rows spend, in row-nanoseconds: those in flight by exact tables (`prediction`), those that wait and those to come
+by expectation (`prospect`). On top come a price for every row predicted to miss its deadline, and `TAIL_WEIGHT` times
+what rows in flight spend in the tail, so that the mean is not bought with the slowest.
 
 What was refused is looked at again when something has changed: an arrival, a merge, the end of a sub-batch. Until then
 the newcomers' way to catch up only grows.
 
-Nobody starves: a sub-batch that has been kept waiting for longer than `PATIENCE` times its own whole run is preempted
-no more until it is done.
+Priorities are strict. Rows of the highest level that waits start first, and no row is preempted by a lower one. Among
+equals nobody starves: a sub-batch lends its turn to other models only up to `LENDING` times its own run; one that has
+been in flight for `PATIENCE` of its model's longest runs is preempted no more; and a model is passed over for no longer
+than `ROUNDS` times what it takes to serve everyone once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import sqrt
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from lazybatch.core.arrival_rate import ArrivalRate
-from lazybatch.core.control import Control, Solution
+from lazybatch.core.batch_table import SubBatch
+from lazybatch.core.control import Control
 from lazybatch.core.infq import Alone
 from lazybatch.core.lane import Lane
-from lazybatch.core.policies.base import Choice, Comparison, Start, View, Wait, most_urgent_first
+from lazybatch.core.policies.base import Choice, Comparison, Start, Stay, View, Wait, most_urgent_first
 from lazybatch.core.policies.prediction import Running, drain
-from lazybatch.core.request import UNBOUNDED_NS, Request
+from lazybatch.core.policies.prospect import Prospect
+from lazybatch.core.request import Request
 from lazybatch.core.task import Reason
 
-PATIENCE = 3
-"""A sub-batch in flight for this many times its own whole run, plus once for its own, is preempted no more."""
-SILENCE_GAPS = 3.0
-"""While waiting for company by the control's advice: give up after this many mean gaps without an arrival."""
-QUEUE_SEEN = 3
-"""Rows waiting beyond this many full batches do not change a decision."""
-LATE_WEIGHT = 4.0
-"""A row that misses its deadline costs this many of its SLA targets of row-time."""
+TAIL_WEIGHT = 6.0
+PATIENCE = 4
+LENDING = 1.0
+ROUNDS = 3
 
 
-class _Outlook:
-    """What is expected of one lane: its arrival rate, and the control that follows from it."""
+class Score(NamedTuple):
+    """The measure of an alternative; smaller is better. late: rows predicted to miss their deadline, priced in it."""
 
-    __slots__ = ("advance", "control", "rate", "share", "solution")
-
-    def __init__(self, control: Control) -> None:
-        self.control = control
-        self.rate = ArrivalRate()
-        self.solution: Solution = control.solutions[0]
-        self.share = 1.0
+    cost_ns: float
+    late: int
 
 
 class Lookahead:
     """One-step lookahead over the solved graph-level control. See the module's text.
 
-    controls: one per model, from `lazybatch.solver.solve`.
+    controls: one per model, from `lazybatch.solver.solve`. One object serves one scheduler: it learns arrival rates.
     """
 
     needs_table = True
 
-    def __init__(self, controls: Mapping[str, Control], late_weight: float = LATE_WEIGHT) -> None:
-        self._outlooks = {model: _Outlook(control) for model, control in controls.items()}
-        self._penalty_ns: dict[str, float] = {}
-        self._late_weight = late_weight
+    def __init__(self, controls: Mapping[str, Control]) -> None:
+        self._prospect = Prospect(controls)
         self._news = 0
+        self._levels = False
         self._settled: tuple[int, int, int, int] | None = None
 
     def __repr__(self) -> str:
@@ -79,176 +66,139 @@ class Lookahead:
     def arrived(self, request: Request) -> None:
         """News of every admitted request: the arrival rate and the price of lateness follow from it."""
         self._news += 1
-        self._outlooks[request.model].rate.arrived(request.arrival_ns)
-        if request.deadline_ns < UNBOUNDED_NS:
-            self._penalty_ns[request.model] = self._late_weight * (request.deadline_ns - request.arrival_ns)
+        self._levels = self._levels or request.priority != 0
+        self._prospect.arrived(request)
 
     def decide(self, view: View, now: int) -> Choice:
         """Compare the alternatives; see the module's text."""
         top = view.active
         if top is None:
-            self._look(view.lanes, now)
             return self._start_or_wait(view, now)
         situation = (self._news, len(view.stack), top.id, len(top.requests))
         if situation == self._settled:
             return None
-        best = self._preempt(view, now)
-        if best is None:
+        choice = self._preempt_or_stay(view, now)
+        if type(choice) is not Start:
             self._settled = situation
-        return best
-
-    def _look(self, lanes: Sequence[Lane], now: int) -> None:
-        """Bring rates, shares and solutions up to the present moment."""
-        outlooks = self._outlooks
-        if len(lanes) == 1:
-            outlook = outlooks[lanes[0].model]
-            outlook.solution = outlook.control.at(outlook.rate.per_ns(now) or 0.0)
-            return
-        rates = [outlooks[lane.model].rate.per_ns(now) or 0.0 for lane in lanes]
-        loads = [rate / outlooks[lane.model].control.capacity_per_ns for rate, lane in zip(rates, lanes, strict=True)]
-        total = sum(loads)
-        spare, roots = max(0.0, 1.0 - total), sum([sqrt(load) for load in loads])
-        for lane, rate, load in zip(lanes, rates, loads, strict=True):
-            outlook = outlooks[lane.model]
-            share = load / max(1.0, total) + (spare * sqrt(load) / roots if roots else 1.0)
-            outlook.share = max(share, 1e-3)
-            outlook.solution = outlook.control.at(rate / outlook.share)
+        return choice
 
     # -- at a node boundary --------------------------------------------------------------------------------------
 
-    def _preempt(self, view: View, now: int) -> Start | None:
-        best: Start | None = None
-        stay = score = None
-        for lane in most_urgent_first(view.lanes, now):
-            rows = self._newcomers(lane, view, now)
-            if not rows:
-                continue
-            if score is None:
-                self._look(view.lanes, now)
-                stay = score = self._score(view, None, 0, now)
-            join = self._score(view, lane, rows, now)
-            if join < score:
-                score = join
-                best = Start(lane, rows, Reason.PREEMPT_CHEAPER, comparison=Comparison(stay, join, 0, 0))
-        return best
+    def _preempt_or_stay(self, view: View, now: int) -> Choice:
+        self._prospect.look(view.lanes, now)
+        candidates = [(lane, rows) for lane in view.lanes if (rows := self._newcomers(lane, view, now))]
+        if not candidates:
+            return None
+        stay = best = self._score_in_flight(view, None, 0, now)
+        chosen: Lane | None = None
+        for lane, rows in candidates:
+            score = self._score_in_flight(view, lane, rows, now)
+            if score.cost_ns < best.cost_ns or (self._levels and _outranks(lane, view, now)):
+                best, chosen, chosen_rows = score, lane, rows
+        if chosen is None:
+            return Stay(comparison=Comparison(stay.cost_ns, score.cost_ns, stay.late, score.late))
+        reason = Reason.PREEMPT_SLACK if best.late < stay.late else Reason.PREEMPT_CHEAPER
+        compared = Comparison(stay.cost_ns, best.cost_ns, stay.late, best.late)
+        return Start(chosen, chosen_rows, reason, comparison=compared)
 
     def _newcomers(self, lane: Lane, view: View, now: int) -> int:
-        """Rows of a lane that could preempt now and merge with what it has in flight; 0 for none."""
-        room = lane.rows_max - lane.table.rows
-        if room <= 0 or any([_impatient(entry, view.lane_of(entry.model), now) for entry in view.stack]):
-            return 0
-        top = lane.table.top
+        """Rows of a lane that may preempt now, and can merge with what it has in flight; 0 for none."""
         head = lane.queue.head(now)
-        if top is None:
-            return 1 if type(head.signature) is Alone or not lane.spec.joinable else _compatible(lane, room, now)
-        if top.signature != head.signature:
+        room = lane.rows_max - lane.table.rows
+        if head is None or room <= 0:
             return 0
-        return lane.joining_rows(_compatible(lane, room, now))
+        rows = 1 if type(head.signature) is Alone or not lane.spec.joinable else _compatible(lane, room, now)
+        top = lane.table.top
+        if top is not None:
+            if top.signature != head.signature:
+                return 0
+            rows = lane.joining_rows(rows)
+        if not rows or (self._levels and head.priority < max(_level(entry) for entry in view.stack)):
+            return 0
+        if len(view.lanes) > 1 and self._overdue(view, now) not in (None, lane):
+            return 0
+        time_ns = lane.run_ns(rows)
+        return 0 if any(_unwilling(entry, view, lane, time_ns, now) for entry in view.stack) else rows
 
-    def _score(self, view: View, lane: Lane | None, rows: int, now: int) -> float:
+    def _score_in_flight(self, view: View, lane: Lane | None, rows: int, now: int) -> Score:
         """The measure of going on (no lane), or of starting ``rows`` of a lane on top of what is in flight."""
+        prospect = self._prospect
         stack = [
-            Running(
-                view.lane_of(entry.model), entry.cursor, len(entry.requests), entry.signature, (entry.deadlines_ns,)
-            )
-            for entry in view.stack
+            Running(view.lane_of(e.model), e.cursor, len(e.requests), e.signature, (e.deadlines_ns,), e.requests)
+            for e in view.stack
         ]
         if lane is not None:
-            taken = lane.queue.peek(now, rows)
-            deadlines_ns = sorted([request.deadline_ns for request in taken])
-            stack.append(Running(lane, 0, len(taken), taken[0].signature, (deadlines_ns,)))
-        drained = drain(stack, now, self._penalty_ns)
-        return self._with_those_left(
-            view.lanes, lane, rows, drained.time_ns, drained.row_time_ns + drained.late_ns, now
-        )
+            head = lane.queue.head(now)
+            assert head is not None, "newcomers were counted"
+            deadlines_ns = sorted(prospect.left[lane.model].deadlines_ns[:rows])
+            stack.append(Running(lane, 0, rows, head.signature, (deadlines_ns,), ()))
+        drained = drain(stack, now, prospect.late_price_ns, prospect.tail_from_ns)
+        cost_ns, late = prospect.cost_ns(lane, rows, drained.time_ns, now)
+        cost_ns += drained.row_time_ns + drained.late_ns + TAIL_WEIGHT * drained.tail_ns
+        return Score(cost_ns, late + drained.late)
 
-    def _with_those_left(
-        self, lanes: Sequence[Lane], started: Lane | None, rows: int, time_ns: int, cost_ns: float, now: int
-    ) -> float:
-        """Add what rows that wait, and rows to come, cost while and after ``time_ns``."""
-        free_ns = now + time_ns
-        for lane in lanes:
-            outlook = self._outlooks[lane.model]
-            solution, share = outlook.solution, outlook.share
-            # Far out the values are no longer exact; what lies beyond costs the same in every alternative.
-            skipped = rows if lane is started else 0
-            left = min(len(lane.queue), QUEUE_SEEN * lane.rows_max) - skipped
-            if share == 1.0:
-                cost_ns += (
-                    left * time_ns
-                    + solution.rate_per_ns * time_ns * time_ns / 2
-                    - solution.gain_rows * time_ns
-                    + solution.after(left, time_ns)
-                )
-            else:
-                cost_ns += (
-                    left * time_ns
-                    + solution.rate_per_ns * share * time_ns * time_ns / 2
-                    - solution.gain_rows * time_ns
-                    + solution.after(left, int(time_ns * share)) / share
-                )
-            if left and lane.model in self._penalty_ns:
-                late, free_ns = _late_waiting(lane, solution, skipped, free_ns, now)
-                cost_ns += late * self._penalty_ns[lane.model]
-        return cost_ns
+    def _overdue(self, view: View, now: int) -> Lane | None:
+        """The lane whose head has waited longest, when that is longer than anybody should be passed over."""
+        waiting = [(head.arrival_ns, i) for i, lane in enumerate(view.lanes) if (head := lane.queue.head(now))]
+        round_ns = sum([view.lane_of(entry.model).run_ns(len(entry.requests)) for entry in view.stack])
+        for _, i in waiting:
+            lane = view.lanes[i]
+            round_ns += lane.run_ns(min(len(lane.queue), lane.rows_max))
+        oldest_ns, i = min(waiting)
+        return view.lanes[i] if now - oldest_ns > ROUNDS * round_ns else None
 
     # -- when the processor is free ------------------------------------------------------------------------------
 
     def _start_or_wait(self, view: View, now: int) -> Choice:
-        best: Start | Wait | None = None
-        best_score = 0.0
-        for lane in most_urgent_first(view.lanes, now):
-            for choice, score in self._starts(lane, view, now):
-                if best is None or score < best_score:
-                    best, best_score = choice, score
-        return best
+        self._prospect.look(view.lanes, now)
+        lanes = most_urgent_first(view.lanes, now)
+        if len(lanes) > 1:
+            if self._levels:
+                lanes = [lane for lane in lanes if _head_level(lane, now) == _head_level(lanes[0], now)]
+            overdue = self._overdue(view, now)
+            if overdue in lanes:
+                lanes = [overdue]
+        elif (until_ns := self._waits_until(lanes[0], view, now)) > now:
+            return Wait(until_ns)
+        best: Score | None = None
+        for lane in lanes:
+            for size in self._sizes(lane, now):
+                score = self._score_start(lane, size, now)
+                if best is None or score.cost_ns < best.cost_ns:
+                    best, chosen, rows = score, lane, size
+        skip = chosen.made_late(rows, now)
+        return Start(chosen, rows, _why(chosen, rows, now), skip=skip)
 
-    def _starts(self, lane: Lane, view: View, now: int) -> list[tuple[Start | Wait, float]]:
-        head = lane.queue.head(now)
-        assert head is not None, "asked only about lanes in which something waits"
-        if type(head.signature) is Alone or not lane.spec.joinable:
-            return [(Start(lane, 1, Reason.START_ALONE), self._start_score(view, lane, 1, now))]
-        fits = _compatible(lane, lane.rows_max, now)
-        outlook = self._outlooks[lane.model]
-        advised = outlook.solution.start(len(lane.queue))
-        if advised == 0:
-            until_ns = self._waiting_ends(lane, fits, outlook.solution, now)
-            if (
-                until_ns > now
-                and not view.draining
-                and all([other is lane or not len(other.queue) for other in view.lanes])
-            ):
-                return [(Wait(until_ns), 0.0)]
-        sizes = {min(advised or fits, fits)}
-        if head.deadline_ns < UNBOUNDED_NS:
+    def _waits_until(self, lane: Lane, view: View, now: int) -> int:
+        """Until when the only lane with work should wait for one more row, by its control; now for not at all."""
+        fits = _startable(lane, now)
+        if view.draining or self._prospect.advice(lane, len(lane.queue)) or _is_alone(lane, now):
+            return now
+        return self._prospect.waiting_ends_ns(lane, fits, now)
+
+    def _sizes(self, lane: Lane, now: int) -> set[int]:
+        """Numbers of rows worth comparing: what the control advises; with deadlines also all, half and one."""
+        fits = _startable(lane, now)
+        sizes = {min(self._prospect.advice(lane, len(lane.queue)) or fits, fits)}
+        if self._prospect.left[lane.model].deadlines_ns:
             sizes |= {fits, max(1, fits // 2), 1}
-        if len(sizes) == 1 and len(view.lanes) == 1:
-            size = sizes.pop()
-            return [(Start(lane, size, _why(lane, size)), 0.0)]
-        return [
-            (Start(lane, size, _why(lane, size)), self._start_score(view, lane, size, now))
-            for size in sorted(sizes, reverse=True)
-        ]
+        return sizes
 
-    def _start_score(self, view: View, lane: Lane, rows: int, now: int) -> float:
-        time_ns = lane.sums_ns[rows][-1]
-        price_ns = self._penalty_ns.get(lane.model)
-        late_ns = 0.0
-        if price_ns is not None:
-            end_ns = now + time_ns
-            late_ns = price_ns * sum([request.deadline_ns < end_ns for request in lane.queue.peek(now, rows)])
-        return self._with_those_left(view.lanes, lane, rows, time_ns, rows * time_ns + late_ns, now)
-
-    def _waiting_ends(self, lane: Lane, fits: int, solution: Solution, now: int) -> int:
-        """Until when to wait for one more row: silence or the tightest deadline ends it."""
-        outlook = self._outlooks[lane.model]
-        silence_ns = outlook.rate.last_arrival_ns + int(SILENCE_GAPS / (solution.rate_per_ns * outlook.share))
-        deadline_ns = min([request.deadline_ns for request in lane.queue.peek(now, fits)])
-        return min(silence_ns, deadline_ns - lane.sums_ns[min(fits + 1, lane.rows_max)][-1])
+    def _score_start(self, lane: Lane, rows: int, now: int) -> Score:
+        time_ns = lane.run_ns(rows)
+        late_ns, late_now = self._prospect.late_started(lane, rows, now + time_ns)
+        cost_ns, late = self._prospect.cost_ns(lane, rows, time_ns, now)
+        return Score(rows * time_ns + late_ns + cost_ns, late_now + late)
 
 
-def _why(lane: Lane, rows: int) -> Reason:
-    return Reason.START_FULL if rows == lane.rows_max else Reason.START_IDLE
+def _is_alone(lane: Lane, now: int) -> bool:
+    head = lane.queue.head(now)
+    return not lane.spec.joinable or (head is not None and type(head.signature) is Alone)
+
+
+def _startable(lane: Lane, now: int) -> int:
+    """Rows that could start together now."""
+    return 1 if _is_alone(lane, now) else _compatible(lane, lane.rows_max, now)
 
 
 def _compatible(lane: Lane, rows: int, now: int) -> int:
@@ -256,23 +206,35 @@ def _compatible(lane: Lane, rows: int, now: int) -> int:
     return min(rows, len(lane.queue)) if lane.queue.uniform else len(lane.queue.peek(now, rows))
 
 
-def _impatient(entry, lane: Lane, now: int) -> bool:
-    return now - entry.started_ns > (PATIENCE + 1) * lane.sums_ns[lane.rows_max][-1]
+def _why(lane: Lane, rows: int, now: int) -> Reason:
+    if _is_alone(lane, now):
+        return Reason.START_ALONE
+    return Reason.START_FULL if rows == lane.rows_max else Reason.START_IDLE
 
 
-def _late_waiting(lane: Lane, solution: Solution, skipped: int, free_ns: int, now: int) -> tuple[int, int]:
-    """Of the rows that stay in the queue, how many will end late if batches start from ``free_ns`` on.
+def _unwilling(entry: SubBatch, view: View, newcomers: Lane, time_ns: int, now: int) -> bool:
+    """Whether a sub-batch in flight has waited enough for others; time_ns: what the newcomers take."""
+    lane = view.lane_of(entry.model)
+    in_flight_ns = now - entry.started_ns
+    if in_flight_ns > PATIENCE * lane.sums_ns[lane.rows_max][-1]:
+        return True
+    if lane is newcomers:
+        return False
+    sums_ns = lane.sums_ns[len(entry.requests)]
+    lent_ns = in_flight_ns - sums_ns[entry.cursor]
+    return lent_ns + time_ns > LENDING * sums_ns[-1]
 
-    Alternatives are compared over one set of rows: the first ones of the queue, those that start now included.
-    """
-    late = 0
-    deadlines_ns = [request.deadline_ns for request in lane.queue.peek(now, 2 * lane.rows_max)[skipped:]]
-    left = len(deadlines_ns)
-    at = 0
-    while left:
-        rows = min(solution.start(left) or lane.rows_max, left)
-        free_ns += lane.sums_ns[rows][-1]
-        late += sum([deadline_ns < free_ns for deadline_ns in deadlines_ns[at : at + rows]])
-        at += rows
-        left -= rows
-    return late, free_ns
+
+def _level(entry: SubBatch) -> int:
+    return max([request.priority for request in entry.requests])
+
+
+def _head_level(lane: Lane, now: int) -> int:
+    head = lane.queue.head(now)
+    assert head is not None, "asked only about lanes in which something waits"
+    return head.priority
+
+
+def _outranks(lane: Lane, view: View, now: int) -> bool:
+    """Whether the head of a lane is of a higher level than everything in flight."""
+    return _head_level(lane, now) > max([_level(entry) for entry in view.stack])

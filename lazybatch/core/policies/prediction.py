@@ -1,71 +1,92 @@
 """Predicting what a stack of sub-batches will still take, from exact tables.
 
-Owns: `Running` (one sub-batch as the prediction sees it), `Drain` and `drain`: total time, row-time and late rows if
-the stack runs to its end without further newcomers.
+Owns: `Running` (one sub-batch as the prediction sees it), `Drain` and `drain`: the time until the stack has run to its
+end without further newcomers, and what its rows spend until then.
 Must not know: queues, arrival rates, decisions.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from lazybatch.core.lane import Lane
+from lazybatch.core.request import Request
 
 
 class Running(NamedTuple):
-    """A sub-batch: its lane, next node, rows, signature, and the ascending deadlines of its rows (several runs)."""
+    """A sub-batch: its lane, next node, rows, signature.
+
+    deadlines_ns: of its rows, in ascending runs (one per sub-batch that was merged). requests: those whose latency
+    counts, oldest first.
+    """
 
     lane: Lane
     cursor: int
     rows: int
     signature: Hashable
     deadlines_ns: tuple[Sequence[int], ...]
+    requests: Sequence[Request]
 
 
 class Drain(NamedTuple):
     """The predicted end of a stack.
 
     time_ns: until everything is done. row_time_ns: sum over rows of the time until each is done.
-    late_ns: what the rows that end after their deadline cost, at the given price for one of each model.
+    late: rows that end after their deadline; late_ns: what they cost, at the given price for one of each model.
+    tail_ns: sum over requests of their latency beyond the given bound.
     """
 
     time_ns: int
     row_time_ns: int
+    late: int
     late_ns: float
+    tail_ns: float
 
 
-def drain(stack: list[Running], now: int, penalty_ns: dict[str, float]) -> Drain:
+def drain(
+    stack: list[Running], now: int, late_price_ns: Mapping[str, float], tail_from_ns: Mapping[str, float]
+) -> Drain:
     """Run the stack in thought, top first; a sub-batch that reaches an older one of its model merges with it.
 
     ``stack`` is consumed. Merging follows the BatchTable: equal nodes and signatures, and rows within the maximum.
-    penalty_ns: by model, the price of one row that ends late; models not in it have no deadlines.
+    late_price_ns: by model, the price of one row that ends late; models not in it have no deadlines.
+    tail_from_ns: by model, the latency beyond which a request is in the tail.
     """
-    time_ns = row_time_ns = 0
-    late_ns = 0.0
+    time_ns = row_time_ns = late = 0
+    late_ns = tail_ns = 0.0
     inside = sum([entry[2] for entry in stack])
     while stack:
-        lane, cursor, rows, signature, deadlines_ns = stack.pop()
-        sums = lane.sums_ns[rows]
-        below = _met(stack, lane, cursor, rows, signature)
-        if below is None:
-            step_ns = sums[-1] - sums[cursor]
+        lane, cursor, rows, signature, deadlines_ns, requests = stack.pop()
+        sums_ns = lane.sums_ns[rows]
+        below = _met(stack, lane, cursor, rows, signature) if stack else None
+        if below is not None:
+            _, met_cursor, met_rows, _, met_deadlines_ns, met_requests = stack.pop(below)
+            step_ns = sums_ns[met_cursor] - sums_ns[cursor]
             time_ns += step_ns
             row_time_ns += inside * step_ns
-            inside -= rows
-            price_ns = penalty_ns.get(lane.model)
-            if price_ns is not None:
-                end_ns = now + time_ns
-                for ascending in deadlines_ns:
-                    late_ns += price_ns * bisect_left(ascending, end_ns)
-        else:
-            _, cursor_met, rows_met, _, deadlines_met_ns = stack.pop(below)
-            step_ns = sums[cursor_met] - sums[cursor]
-            time_ns += step_ns
-            row_time_ns += inside * step_ns
-            stack.append(Running(lane, cursor_met, rows + rows_met, signature, deadlines_ns + deadlines_met_ns))
-    return Drain(time_ns, row_time_ns, late_ns)
+            deadlines_ns += met_deadlines_ns
+            requests = [*met_requests, *requests]
+            stack.append(Running(lane, met_cursor, rows + met_rows, signature, deadlines_ns, requests))
+            continue
+        step_ns = sums_ns[-1] - sums_ns[cursor]
+        time_ns += step_ns
+        row_time_ns += inside * step_ns
+        inside -= rows
+        end_ns = now + time_ns
+        price_ns = late_price_ns.get(lane.model)
+        if price_ns is not None:
+            for ascending in deadlines_ns:
+                missed = bisect_left(ascending, end_ns)
+                late += missed
+                late_ns += missed * price_ns
+        long_ago_ns = end_ns - tail_from_ns[lane.model]
+        for request in requests:
+            if request.arrival_ns >= long_ago_ns:
+                break
+            tail_ns += long_ago_ns - request.arrival_ns
+    return Drain(time_ns, row_time_ns, late, late_ns, tail_ns)
 
 
 def _met(stack: list[Running], lane: Lane, cursor: int, rows: int, signature: Hashable) -> int | None:
@@ -73,8 +94,6 @@ def _met(stack: list[Running], lane: Lane, cursor: int, rows: int, signature: Ha
     for position in range(len(stack) - 1, -1, -1):
         entry = stack[position]
         if entry.lane is lane:
-            meets = (
-                entry.cursor >= cursor and entry.rows + rows <= lane.rows_max and entry.signature == signature
-            )
+            meets = entry.cursor >= cursor and entry.rows + rows <= lane.rows_max and entry.signature == signature
             return position if meets else None
     return None

@@ -1,0 +1,273 @@
+"""Simulation against reality: the same arrivals through the live engine and through the simulator.
+
+Owns: the order of measuring, the runs on both sides, and how far they are apart.
+Must not know: the models of overhead (`measure_overheads`), how nodes are scheduled.
+
+In every round a model is profiled anew, so that both sides see the same machine. Then, per policy, a run of its own
+measures what the engine adds (five constants), and runs at several loads are compared: the simulator is given the times
+at which the calls were really submitted, decides by the plain table as the live policy did, and takes the table's
+times plus those constants. What it says without the constants is reported beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import lazybatch as lb
+from bench.common import Report, parser, progress_bar, progress_end, run_script
+from bench.live import Ends, ends, schedule, serve, warm
+from bench.measure_overheads import Overheads, Watched, fit
+from bench.models import NAMES, Subject, subject
+from bench.variants import Variant, controls_for, joinable, variants
+from lazybatch.bounds import graph_capacity_rps
+from lazybatch.config import whole
+from lazybatch.core.graph import NodeGraph
+from lazybatch.core.lane import LaneSpec
+from lazybatch.core.latency import LatencyTable
+from lazybatch.errors import InvalidInput
+from lazybatch.metrics import latency_summary
+from lazybatch.simulator import requests_from, simulate
+from lazybatch.workload import poisson
+
+WITHIN = 0.15
+SLA_RUNS = 20
+"""The target that policies are told, in bare runs of the model: loose, as both sides judge lateness alike anyway."""
+CALIBRATED_AT = 0.6
+WARM_UP = 0.1
+EPILOG = f"""\
+models     {", ".join(NAMES)}, or ONNX files
+loads      shares of what the engine can serve: the best batch size of the table with the engine's own time added
+
+Runs last --seconds, or longer where that is needed for --requests. Rounds repeat all of it with other arrivals;
+latencies of all rounds are compared together. Run it on a machine that does nothing else.
+
+examples
+  python bench/reality.py --quick
+  python bench/reality.py --json out/bench/reality.json
+  python bench/reality.py ppocr-rec --load 0.5 --policy lookahead --rounds 5
+
+status: 0 every mean and p99 within {WITHIN:.0%}, 1 some are not, 2 bad input
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A model with what its runs share. rows_max: largest batch."""
+
+    subject: Subject
+    model: Any
+    rows: Sequence[Any]
+    rows_max: int
+    table: LatencyTable
+
+    @property
+    def lane(self) -> LaneSpec:
+        """The model as the scheduler sees it; the live batcher is given the same."""
+        table = self.table
+        return LaneSpec(
+            NodeGraph.chain(table.model, table.nodes),
+            table,
+            self.rows_max,
+            queue_capacity=100_000,
+            sla_ns=self.sla_ns,
+            joinable=joinable(table),
+        )
+
+    @property
+    def sla_ns(self) -> int:
+        """The target of every call."""
+        return SLA_RUNS * self.table.whole_ns(1)
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser((__doc__ or "").split("\n")[0], EPILOG)
+    made.add_argument("models", nargs="*", default=["ppocr-cls", "ppocr-rec"], metavar="MODEL", help="(cls and rec)")
+    made.add_argument("--load", nargs="+", type=float, help="(0.3 0.6 0.85)")
+    made.add_argument("--policy", nargs="+", metavar="P", default=["graph:0", "lazy", "lookahead"])
+    made.add_argument("--rounds", type=int, metavar="N", help="(3)")
+    made.add_argument("--seconds", type=float, metavar="S", help="of a run, at least (3)")
+    made.add_argument("--requests", type=int, metavar="N", help="of a run, at least (120)")
+    made.add_argument("--profile-seconds", type=float, metavar="S", help="per model and round (4)")
+    made.add_argument("--max-batch-size", type=int, default=8, metavar="N", help="(8)")
+    return made
+
+
+def check(chosen: argparse.Namespace) -> None:
+    """Fill in defaults and refuse what cannot be. Raises `InvalidInput`."""
+    quick = chosen.quick
+    for name, usual, small in (
+        ("load", [0.3, 0.6, 0.85], [0.3, 0.7]),
+        ("rounds", 3, 1),
+        ("seconds", 3.0, 1.0),
+        ("requests", 120, 20),
+        ("profile_seconds", 4.0, 1.5),
+    ):
+        if getattr(chosen, name) is None:
+            setattr(chosen, name, small if quick else usual)
+    whole("--rounds", chosen.rounds, 1, 1000)
+    whole("--requests", chosen.requests, 10, 1_000_000)
+    whole("--max-batch-size", chosen.max_batch_size, 1, 4096)
+    for name in ("seconds", "profile_seconds"):
+        if not 0 < getattr(chosen, name) < 1e6:
+            raise InvalidInput(f"--{name.replace('_', '-')} must be positive, got {getattr(chosen, name)}")
+    for load in chosen.load:
+        if not 0 < load < 1:
+            raise InvalidInput(f"--load must be between 0 and 1 (above it queues grow without end), got {load}")
+
+
+def prepare(name: str, rows_max: int, seconds: float) -> Bench:
+    """Load a model and profile it now, at sizes close to one another."""
+    target = subject(name)
+    model, rows = target.load(), target.rows(16)
+    most = rows_max if model.joinable else 1
+    sizes = sorted({size for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if size < most} | {most})
+    return Bench(target, model, rows, most, lb.profile(model, sizes, budget_s=seconds, inputs=rows[:8]))
+
+
+def run_live(bench: Bench, one: Variant, arrivals_ns: Sequence[int], seed: int) -> tuple[Watched, Ends]:
+    """One run through a batcher of its own."""
+    watched = Watched()
+    with lb.LazyBatcher(
+        bench.model,
+        table=bench.table,
+        sla=bench.sla_ns / 1e9,
+        max_batch_size=bench.rows_max,
+        queue_capacity=100_000,
+        observers=[watched],
+        **one.live(),
+    ) as batcher:
+        warm(batcher, bench.rows, bench.rows_max)
+        watched.clear()
+        outcome = ends(serve(batcher, schedule(bench.model.name, bench.rows, arrivals_ns, seed)))
+    return watched, outcome
+
+
+def run_simulated(bench: Bench, one: Variant, submit_ns: Sequence[int], overheads: Overheads | None) -> list[int]:
+    """Latencies in virtual time of calls submitted at these times, in their order."""
+    lane, model = bench.lane, bench.table.model
+    policy = one.simulated(controls_for([one], [lane]))
+    if overheads is None:
+        result = simulate([lane], policy, requests_from(submit_ns, model, sla_ns=bench.sla_ns))
+        return [result.latencies_ns[number] for number in range(len(submit_ns))]
+    seen_ns = [at_ns + overheads.wake_ns for at_ns in submit_ns]
+    durations = {model: overheads.over(bench.table, bench.rows_max)}
+    result = simulate([lane], policy, requests_from(seen_ns, model, sla_ns=bench.sla_ns), durations=durations)
+    around_ns = overheads.wake_ns + overheads.answer_ns
+    return [result.latencies_ns[number] + around_ns for number in range(len(submit_ns))]
+
+
+def calibrate(bench: Bench, one: Variant, seconds: float, seed: int) -> Overheads:
+    """What the engine adds under this policy, from a run of its own."""
+    rate_rps = CALIBRATED_AT * graph_capacity_rps(bench.table, bench.rows_max)
+    watched, outcome = run_live(bench, one, poisson(rate_rps, max(20, round(rate_rps * seconds)), seed), seed)
+    return fit(watched, bench.table, bench.rows_max, [ns for ns in outcome.latencies_ns if ns is not None])
+
+
+def compare(
+    bench: Bench, one: Variant, overheads: Overheads, load: float, rate_rps: float, plan: Any
+) -> dict[str, Any]:
+    """One run on both sides, with all latencies of what came after the warm-up."""
+    count = max(plan.requests, round(rate_rps * plan.seconds))
+    _, outcome = run_live(bench, one, poisson(rate_rps, count, plan.seed), plan.seed)
+    if None in outcome.latencies_ns:
+        raise InvalidInput(f"{bench.subject.name}: {outcome.failed} calls failed, {outcome.refused} were refused")
+    first = int(WARM_UP * count)
+    sides = {
+        "live": outcome.latencies_ns,
+        "simulated": run_simulated(bench, one, outcome.submit_ns, overheads),
+        "plain": run_simulated(bench, one, outcome.submit_ns, None),
+    }
+    return {
+        "what": "run",
+        "model": bench.subject.name,
+        "policy": one.title,
+        "load": load,
+        "rate_rps": rate_rps,
+        "seed": plan.seed,
+        "requests": count,
+        "submit_lag_p99_ms": outcome.lag_p99_ms,
+        "overheads": overheads.as_us(),
+        **{f"{side}_ms": [round((ns or 0) / 1e6, 4) for ns in found[first:]] for side, found in sides.items()},
+    }
+
+
+def measure(chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rounds: per model profile, calibrate, and run every load under every policy, in an order that rotates."""
+    compared = variants(chosen.policy)
+    total = chosen.rounds * len(chosen.models) * len(compared) * (1 + len(chosen.load))
+    rows: list[dict[str, Any]] = []
+    done = 0
+    for seed in range(1, chosen.rounds + 1):
+        chosen.seed = seed
+        for name in chosen.models:
+            progress_bar(done, total, f"{name}: profiling")
+            bench = prepare(name, chosen.max_batch_size, chosen.profile_seconds)
+            found = {}
+            for one in compared:
+                progress_bar(done, total, f"{name}: what the engine adds, {one.title}")
+                found[one] = calibrate(bench, one, max(chosen.seconds, 1.0), 1000 + seed)
+                done += 1
+            # The same rates for all policies: shares of what the engine serves under the first of them.
+            capacity_rps = graph_capacity_rps(found[compared[0]].over(bench.table, bench.rows_max), bench.rows_max)
+            for load in chosen.load:
+                shift = seed % len(compared)
+                for one in compared[shift:] + compared[:shift]:
+                    progress_bar(done, total, f"{name}: {one.title} at load {load:g}")
+                    rows.append(compare(bench, one, found[one], load, load * capacity_rps, chosen))
+                    done += 1
+    progress_end()
+    return rows
+
+
+def judge(report: Report) -> None:
+    """Means and p99 of all rounds together, simulated over live; a figure each."""
+    runs = [row for row in report.rows if row["what"] == "run"]
+    sides = "".join(f"{title:>11}{'sim':>8}{'plain':>8}" for title in ("live mean", "live p99"))
+    print(
+        f"{'model':12}{'policy':12}{'load':>6}{sides}   (ms; simulated over live, with the engine's time and without)"
+    )
+    for key in dict.fromkeys((row["model"], row["policy"], row["load"]) for row in runs):
+        mine = [row for row in runs if (row["model"], row["policy"], row["load"]) == key]
+        model, policy, load = key
+        summary = {
+            side: latency_summary([round(ms * 1e6) for row in mine for ms in row[f"{side}_ms"]]).as_ms()
+            for side in ("live", "simulated", "plain")
+        }
+        row: dict[str, Any] = {"what": "comparison", "model": model, "policy": policy, "load": load}
+        for measure_ms in ("mean_ms", "p99_ms"):
+            live = summary["live"][measure_ms] or 0.0
+            row[f"live_{measure_ms}"] = live
+            for side in ("simulated", "plain"):
+                row[f"{side}_{measure_ms}"] = summary[side][measure_ms]
+                row[f"{side}_over_live_{measure_ms[:-3]}"] = (summary[side][measure_ms] or 0.0) / live
+            off = abs(row[f"simulated_over_live_{measure_ms[:-3]}"] - 1)
+            report.at_most(f"{measure_ms[:-3]}_off/{model}/{policy}/load{load:g}", off, WITHIN)
+        report.rows.append(row)
+        cells = "".join(
+            f"{row[f'live_{of}_ms']:>11.2f}{row[f'simulated_over_live_{of}']:>8.3f}{row[f'plain_over_live_{of}']:>8.3f}"
+            for of in ("mean", "p99")
+        )
+        print(f"{model:12}{policy:12}{load:>6.2f}{cells}")
+
+
+def main(chosen: argparse.Namespace) -> int:
+    """Measure both sides and say how far they are apart."""
+    check(chosen)
+    for name in chosen.models:
+        subject(name)  # unknown names are refused before anything is measured
+    report = Report("bench/reality.py", settings=vars(chosen))
+    report.rows = measure(chosen)
+    judge(report)
+    return report.finish(chosen.json)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main, options().parse_args()))

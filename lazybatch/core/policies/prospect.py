@@ -1,0 +1,148 @@
+"""What is to be expected of the rows that wait, and of those to come.
+
+Owns: `Prospect`: arrival rates, the controls that follow from them, the price of lateness, and the cost of what an
+alternative leaves behind.
+Must not know: what is in flight, which alternatives there are.
+
+What a model leaves behind is worth what its control says: during a time T, left T + rate T^2 / 2 row-time pass, and
+E[h(left + arrivals)] - gain T follows (the relative value of a semi-Markov decision process; see `core.control`).
+
+Several models share the processor. Each is valued as if it had a share of it for itself: what its rate needs, plus a
+part of what is spare in proportion to the square root of that (Kleinrock's capacity assignment, Communication Nets,
+1964). In a share s the same control holds with time stretched by 1 / s. So a model is neither forgotten beside a busier
+one, nor is its batching judged as if the others were not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import NamedTuple
+
+from lazybatch.core.arrival_rate import ArrivalRate
+from lazybatch.core.control import Control, Solution
+from lazybatch.core.lane import Lane
+from lazybatch.core.request import UNBOUNDED_NS, Request
+
+LATE_WEIGHT = 2.0
+"""A row that misses its deadline costs this many of its SLA targets of row-time."""
+TAIL_FROM = 1.3
+"""The tail begins at this many mean latencies (by the control, slowed by what the other models need)."""
+SILENCE_GAPS = 1.0
+"""While waiting for company by the control's advice: give up after this many mean gaps without an arrival."""
+QUEUE_SEEN = 3
+"""Rows waiting beyond this many full batches do not change a decision: the values are no longer exact so far out."""
+DEADLINES_SEEN = 32
+"""Of so many waiting rows the deadlines are looked at, the same ones in every alternative."""
+_SHARE_MIN = 0.1
+"""A model is never valued as if it had less of the processor, however rarely it is asked for."""
+
+
+class Left(NamedTuple):
+    """One lane when the alternatives are weighed.
+
+    rows: those that wait, as far as they matter. deadlines_ns: of the first of them, in their order, where the model
+    has deadlines.
+    """
+
+    lane: Lane
+    solution: Solution
+    share: float
+    rows: int
+    deadlines_ns: Sequence[int]
+
+
+class Prospect:
+    """What lies ahead of all lanes. `look` brings it up to the present moment; everything else reads."""
+
+    def __init__(self, controls: Mapping[str, Control]) -> None:
+        self._controls = controls
+        self._rates = {model: ArrivalRate() for model in controls}
+        self.late_price_ns: dict[str, float] = {}
+        self.tail_from_ns: dict[str, float] = {}
+        self.left: dict[str, Left] = {}
+
+    def arrived(self, request: Request) -> None:
+        """One more request was admitted."""
+        self._rates[request.model].arrived(request.arrival_ns)
+        if request.deadline_ns < UNBOUNDED_NS:
+            self.late_price_ns[request.model] = LATE_WEIGHT * (request.deadline_ns - request.arrival_ns)
+
+    def look(self, lanes: Sequence[Lane], now: int) -> None:
+        """Bring everything up to the present moment."""
+        controls = [self._controls[lane.model] for lane in lanes]
+        rates = [self._rates[lane.model].per_ns(now) or 0.0 for lane in lanes]
+        loads = [rate / control.capacity_per_ns for rate, control in zip(rates, controls, strict=True)]
+        total = sum(loads)
+        at_work = sum([len(lane.queue) > 0 or len(lane.table) > 0 for lane in lanes])
+        shares = [1.0] * len(lanes) if at_work <= 1 else _shares(loads, total)
+        for lane, control, rate, load, share in zip(lanes, controls, rates, loads, shares, strict=True):
+            model = lane.model
+            solution = undisturbed = control.at(rate)
+            if share < 1.0:
+                solution = control.at(rate / share)
+            rows = min(len(lane.queue), QUEUE_SEEN * lane.rows_max)
+            deadlines_ns: Sequence[int] = ()
+            if rows and model in self.late_price_ns:
+                deadlines_ns = [request.deadline_ns for request in lane.queue.peek(now, min(rows, DEADLINES_SEEN))]
+            self.left[model] = Left(lane, solution, share, rows, deadlines_ns)
+            slowed = max(_SHARE_MIN, 1.0 - total + load)
+            self.tail_from_ns[model] = TAIL_FROM * undisturbed.mean_latency_ns / slowed
+
+    def cost_ns(self, started: Lane | None, rows: int, time_ns: int, now: int) -> tuple[float, int]:
+        """Row-time of those that wait and those to come, and how many of the former end late.
+
+        started, rows: the lane of which so many of the first rows start now (None: none do). time_ns: until everything
+        in flight, those included, is done.
+        """
+        cost_ns, late = 0.0, 0
+        for lane, solution, share, waiting, deadlines_ns in self.left.values():
+            skipped = rows if lane is started else 0
+            left = waiting - skipped
+            cost_ns += (
+                left * time_ns
+                + solution.rate_per_ns * share * time_ns * time_ns / 2
+                - solution.gain_rows * time_ns
+                + solution.after(left, time_ns * share) / share
+            )
+            if len(deadlines_ns) > skipped:
+                missed = _late(lane, solution, deadlines_ns[skipped:], now + time_ns)
+                late += missed
+                cost_ns += missed * self.late_price_ns[lane.model]
+        return cost_ns, late
+
+    def late_started(self, lane: Lane, rows: int, end_ns: int) -> tuple[float, int]:
+        """What the first rows of a lane cost by being late if they end then, and how many are."""
+        late = sum([deadline_ns < end_ns for deadline_ns in self.left[lane.model].deadlines_ns[:rows]])
+        return late * self.late_price_ns[lane.model] if late else 0.0, late
+
+    def advice(self, lane: Lane, rows: int) -> int:
+        """Rows to start with so many waiting, by the control; 0 to wait for one more."""
+        return self.left[lane.model].solution.start(rows)
+
+    def waiting_ends_ns(self, lane: Lane, fits: int, now: int) -> int:
+        """Until when to wait for one more row: silence, or the tightest deadline, ends it."""
+        _, solution, share, _, deadlines_ns = self.left[lane.model]
+        silence_ns = self._rates[lane.model].last_arrival_ns + int(SILENCE_GAPS / (solution.rate_per_ns * share))
+        last_start_ns = min(deadlines_ns, default=UNBOUNDED_NS) - lane.run_ns(min(fits + 1, lane.rows_max))
+        return min(silence_ns, last_start_ns)
+
+
+def _shares(loads: Sequence[float], total: float) -> list[float]:
+    """Each model's share of the processor, from the loads they offer (their sum may exceed 1)."""
+    roots = sum([sqrt(load) for load in loads]) or 1.0
+    spare = max(0.0, 1.0 - total)
+    return [max(_SHARE_MIN, load / max(1.0, total) + spare * sqrt(load) / roots) for load in loads]
+
+
+def _late(lane: Lane, solution: Solution, deadlines_ns: Sequence[int], free_ns: int) -> int:
+    """How many rows end late if they start from ``free_ns`` on, in batches of the advised size."""
+    at = late = 0
+    left = len(deadlines_ns)
+    while left:
+        size = min(solution.start(left) or left, lane.rows_max, left)
+        free_ns += lane.sums_ns[size][-1]
+        late += sum([deadline_ns < free_ns for deadline_ns in deadlines_ns[at : at + size]])
+        at += size
+        left -= size
+    return late

@@ -1,0 +1,107 @@
+"""Simulation against reality: what the engine adds is found again where it is known, and the script end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import reality
+from bench.common import run_script
+from bench.measure_overheads import Overheads, Watched, fit
+from lazybatch.core.latency import LatencyTable
+from lazybatch.core.request import Request
+from lazybatch.core.task import Reason, Task
+from lazybatch.metrics import Outcome
+
+TOY = LatencyTable.uniform("toy", 2, 4_000_000, 1_000_000, (1, 2, 4))
+ADDED = Overheads(wake_ns=300_000, dispatch_ns=50_000, batch_ns=100_000, row_ns=20_000, answer_ns=70_000)
+
+
+def _played(batches: list[tuple[int, int]]) -> tuple[Watched, list[int]]:
+    """What an engine with exactly these overheads would show. batches: (rows, idle time before it)."""
+    watched, latencies_ns = Watched(), []
+    dense = TOY.dense_ns(4)
+    now, number = 1_000_000, 0
+    for rows, idle_ns in batches:
+        came_ns = now + idle_ns if idle_ns else now - 1
+        ids = tuple(range(number, number + rows))
+        number += rows
+        for request_id in ids:
+            watched.arrived(came_ns, Request(request_id, "toy", came_ns))
+        now = came_ns + ADDED.wake_ns if idle_ns else now
+        for node in range(2):
+            opened = ids if node == 0 else ()
+            around = ADDED.dispatch_ns + (ADDED.batch_ns + ADDED.row_ns * rows if opened else 0)
+            start = now + around
+            now = start + dense[node][rows]
+            watched.dispatched(start, now, Task("toy", number, node, rows, rows, opened, None, Reason.CONTINUE))
+        for request_id in ids:
+            watched.exited(now, Request(request_id, "toy", came_ns), Outcome.COMPLETED, 0)
+            latencies_ns.append(now - came_ns + ADDED.answer_ns)
+    return watched, latencies_ns
+
+
+def test_known_overheads_are_found() -> None:
+    """From a run whose constants are known, over busy and idle times and several sizes, the fit returns them."""
+    sizes = [(rows, idle) for rows in (1, 2, 3, 4) for idle in (0, 5_000_000, 0)] * 10
+    found = fit(*[_played(sizes)[0]], TOY, 4, _played(sizes)[1])
+    assert found.as_us() == pytest.approx(ADDED.as_us(), abs=0.01)
+
+
+def test_a_table_with_overheads() -> None:
+    """Every node pays for its dispatch, the first one for batch and rows too, at every size; the names stay."""
+    over = ADDED.over(TOY, 4)
+    assert over.nodes == TOY.nodes
+    assert over.batch_sizes == (1, 2, 3, 4)
+    for rows in (1, 2, 3, 4):
+        assert over.node_ns(0, rows) == TOY.node_ns(0, rows) + 150_000 + 20_000 * rows
+        assert over.node_ns(1, rows) == TOY.node_ns(1, rows) + 50_000
+    tiny = Overheads(0, -(10**9), 0, 0, 0).over(TOY, 4)
+    assert tiny.whole_ns(1) == 2_000
+
+
+def test_the_warm_up_is_forgotten() -> None:
+    """After `clear` only later dispatches count."""
+    watched, _ = _played([(1, 0)])
+    watched.clear()
+    assert watched.periods == []
+    assert watched.ends_ns == []
+
+
+def test_the_script(tmp_path: Path) -> None:
+    """A trained model on both sides: the same calls, a figure for mean and p99 of each policy and load."""
+    file = tmp_path / "reality.json"
+    arguments = ["ppocr-cls", "--load", "0.2", "--policy", "graph", "lookahead", "--rounds", "1", "--seconds", "0.2"]
+    arguments += ["--requests", "20", "--profile-seconds", "0.2", "--max-batch-size", "2", "--json", str(file)]
+    reality.main(reality.options().parse_args(arguments))
+    document = json.loads(file.read_text())
+    assert set(document["figures"]) == {
+        f"{of}_off/ppocr-cls/{policy}/load0.2" for of in ("mean", "p99") for policy in ("graph:0", "lookahead")
+    }
+    runs = [row for row in document["rows"] if row["what"] == "run"]
+    assert len(runs) == 2
+    for row in runs:
+        assert len(row["live_ms"]) == len(row["simulated_ms"]) == len(row["plain_ms"])
+        assert min(row["simulated_ms"]) > 0
+    assert document["provenance"]["settings"]["rounds"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        (["nothing"], "model 'nothing'"),
+        (["--load", "1.2"], "--load"),
+        (["--rounds", "0"], "--rounds"),
+        (["--requests", "1"], "--requests"),
+        (["--seconds", "-1"], "--seconds"),
+        (["--policy", "magic"], "unknown policy"),
+    ],
+)
+def test_bad_input(arguments: list[str], culprit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line and status 2."""
+    assert run_script(reality.main, reality.options().parse_args(arguments)) == 2
+    error = capsys.readouterr().err.strip()
+    assert culprit in error
+    assert len(error.splitlines()) == 1
