@@ -21,6 +21,9 @@ from lazybatch.partition.cache import cache_key, cached_partition, temporary_par
 from lazybatch.partition.manifest import load_partition
 from lazybatch.partition.pieces import Partition
 
+PROGRAM_SUFFIX = ".pt2"
+"""Of files that `torch.export.save` writes."""
+
 
 def load(
     source: Any,
@@ -94,7 +97,7 @@ def _accepted(model: Model, require_joinable: bool) -> Model:
 def _is_torch(source: Any) -> bool:
     """Whether it is torch's to load; torch is not imported to find out."""
     if isinstance(source, str | Path):
-        return Path(source).suffix == ".pt2"
+        return Path(source).suffix == PROGRAM_SUFFIX
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(source, torch.nn.Module | torch.export.ExportedProgram)
 
