@@ -28,6 +28,7 @@ class Reason(StrEnum):
     START_LATE = "start: already late, the largest batch"
     STAY_CHEAPER = "continue: newcomers wait, predicted to cost less"
     PREEMPT_CHEAPER = "preempt: newcomers catch up, predicted to cost less"
+    PREEMPT_URGENT = "preempt: newcomers of a higher priority"
     PREEMPT_SLACK = "preempt: newcomers catch up, slack allows it"
 
 

@@ -30,7 +30,7 @@ from lazybatch.core.lane import Lane
 from lazybatch.core.policies.base import Choice, Comparison, Start, Stay, View, Wait, most_urgent_first
 from lazybatch.core.policies.prediction import Running, drain
 from lazybatch.core.policies.prospect import Prospect
-from lazybatch.core.request import Request
+from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.task import Reason
 
 TAIL_WEIGHT = 6.0
@@ -85,19 +85,37 @@ class Lookahead:
     # -- at a node boundary --------------------------------------------------------------------------------------
 
     def _preempt_or_stay(self, view: View, now: int) -> Choice:
-        self._prospect.look(view.lanes, now)
-        candidates = [(lane, rows) for lane in view.lanes if (rows := self._newcomers(lane, view, now))]
+        lanes = view.lanes
+        if len(lanes) > 1 and (overdue := _overdue(view, now)) is not None:
+            lanes = [overdue]
+        candidates = [(lane, rows) for lane in lanes if (rows := self._newcomers(lane, view, now))]
         if not candidates:
             return None
-        stay = best = self._score_in_flight(view, None, 0, now)
+        outranked = False
+        if self._levels:
+            level = max(_head_level(lane, now) for lane, _ in candidates)
+            candidates = [(lane, rows) for lane, rows in candidates if _head_level(lane, now) == level]
+            outranked = level > max(_level(entry) for entry in view.stack)
+        self._prospect.look(view.lanes, now)
+        running = [
+            Running(view.lane_of(e.model), e.cursor, len(e.requests), e.signature, (e.deadlines_ns,), e.requests)
+            for e in view.stack
+        ]
+        stay = best = self._score_in_flight(running.copy(), None, 0, now)
         chosen: Lane | None = None
         for lane, rows in candidates:
-            score = self._score_in_flight(view, lane, rows, now)
-            if score.cost_ns < best.cost_ns or (self._levels and _outranks(lane, view, now)):
+            score = self._score_in_flight(running.copy(), lane, rows, now)
+            if score.cost_ns < best.cost_ns or (outranked and chosen is None):
                 best, chosen, chosen_rows = score, lane, rows
         if chosen is None:
-            return Stay(comparison=Comparison(stay.cost_ns, score.cost_ns, stay.late, score.late))
-        reason = Reason.PREEMPT_SLACK if best.late < stay.late else Reason.PREEMPT_CHEAPER
+            return Stay(Reason.STAY_CHEAPER, Comparison(stay.cost_ns, score.cost_ns, stay.late, score.late))
+        reason = (
+            Reason.PREEMPT_URGENT
+            if outranked
+            else Reason.PREEMPT_SLACK
+            if best.late < stay.late
+            else Reason.PREEMPT_CHEAPER
+        )
         compared = Comparison(stay.cost_ns, best.cost_ns, stay.late, best.late)
         return Start(chosen, chosen_rows, reason, comparison=compared)
 
@@ -105,7 +123,7 @@ class Lookahead:
         """Rows of a lane that may preempt now, and can merge with what it has in flight; 0 for none."""
         head = lane.queue.head(now)
         room = lane.rows_max - lane.table.rows
-        if head is None or room <= 0:
+        if head is None or room <= 0 or self._crowded_rows(lane):
             return 0
         rows = 1 if type(head.signature) is Alone or not lane.spec.joinable else _compatible(lane, room, now)
         top = lane.table.top
@@ -115,18 +133,12 @@ class Lookahead:
             rows = lane.joining_rows(rows)
         if not rows or (self._levels and head.priority < max(_level(entry) for entry in view.stack)):
             return 0
-        if len(view.lanes) > 1 and self._overdue(view, now) not in (None, lane):
-            return 0
         time_ns = lane.run_ns(rows)
         return 0 if any(_unwilling(entry, view, lane, time_ns, now) for entry in view.stack) else rows
 
-    def _score_in_flight(self, view: View, lane: Lane | None, rows: int, now: int) -> Score:
+    def _score_in_flight(self, stack: list[Running], lane: Lane | None, rows: int, now: int) -> Score:
         """The measure of going on (no lane), or of starting ``rows`` of a lane on top of what is in flight."""
         prospect = self._prospect
-        stack = [
-            Running(view.lane_of(e.model), e.cursor, len(e.requests), e.signature, (e.deadlines_ns,), e.requests)
-            for e in view.stack
-        ]
         if lane is not None:
             head = lane.queue.head(now)
             assert head is not None, "newcomers were counted"
@@ -137,16 +149,6 @@ class Lookahead:
         cost_ns += drained.row_time_ns + drained.late_ns + TAIL_WEIGHT * drained.tail_ns
         return Score(cost_ns, late + drained.late)
 
-    def _overdue(self, view: View, now: int) -> Lane | None:
-        """The lane whose head has waited longest, when that is longer than anybody should be passed over."""
-        waiting = [(head.arrival_ns, i) for i, lane in enumerate(view.lanes) if (head := lane.queue.head(now))]
-        round_ns = sum([view.lane_of(entry.model).run_ns(len(entry.requests)) for entry in view.stack])
-        for _, i in waiting:
-            lane = view.lanes[i]
-            round_ns += lane.run_ns(min(len(lane.queue), lane.rows_max))
-        oldest_ns, i = min(waiting)
-        return view.lanes[i] if now - oldest_ns > ROUNDS * round_ns else None
-
     # -- when the processor is free ------------------------------------------------------------------------------
 
     def _start_or_wait(self, view: View, now: int) -> Choice:
@@ -155,7 +157,7 @@ class Lookahead:
         if len(lanes) > 1:
             if self._levels:
                 lanes = [lane for lane in lanes if _head_level(lane, now) == _head_level(lanes[0], now)]
-            overdue = self._overdue(view, now)
+            overdue = _overdue(view, now)
             if overdue in lanes:
                 lanes = [overdue]
         elif (until_ns := self._waits_until(lanes[0], view, now)) > now:
@@ -166,6 +168,8 @@ class Lookahead:
                 score = self._score_start(lane, size, now)
                 if best is None or score.cost_ns < best.cost_ns:
                     best, chosen, rows = score, lane, size
+                if not score.late:
+                    break
         skip = chosen.made_late(rows, now)
         return Start(chosen, rows, _why(chosen, rows, now), skip=skip)
 
@@ -176,19 +180,45 @@ class Lookahead:
             return now
         return self._prospect.waiting_ends_ns(lane, fits, now)
 
-    def _sizes(self, lane: Lane, now: int) -> set[int]:
-        """Numbers of rows worth comparing: what the control advises; with deadlines also all, half and one."""
+    def _sizes(self, lane: Lane, now: int) -> list[int]:
+        """Numbers of rows worth comparing: what the control advises, then with deadlines all, half, one."""
         fits = _startable(lane, now)
-        sizes = {min(self._prospect.advice(lane, len(lane.queue)) or fits, fits)}
-        if self._prospect.left[lane.model].deadlines_ns:
-            sizes |= {fits, max(1, fits // 2), 1}
-        return sizes
+        if rows := self._crowded_rows(lane):
+            return [min(fits, rows)]
+        advised = min(self._prospect.advice(lane, len(lane.queue)) or fits, fits)
+        if not self._prospect.left[lane.model].deadlines_ns:
+            return [advised]
+        return [advised, *sorted({fits, max(1, fits // 2), 1} - {advised}, reverse=True)]
+
+    def _crowded_rows(self, lane: Lane) -> int:
+        """Rows per batch where some of those that wait will have to be dropped; 0 where that is not to be expected.
+
+        What counts then is how many are served in time: in batches of the best throughput that take at most half the
+        SLA target, so that a row may arrive just after one has started and still be in time with the next.
+        """
+        if lane.spec.late != "drop":
+            return 0
+        rows, sla_ns = lane.rows_best, self._prospect.sla_ns.get(lane.model, UNBOUNDED_NS)
+        while rows > 1 and 2 * lane.run_ns(rows) > sla_ns:
+            rows -= 1
+        return rows if len(lane.queue) > rows else 0
 
     def _score_start(self, lane: Lane, rows: int, now: int) -> Score:
         time_ns = lane.run_ns(rows)
         late_ns, late_now = self._prospect.late_started(lane, rows, now + time_ns)
         cost_ns, late = self._prospect.cost_ns(lane, rows, time_ns, now)
         return Score(rows * time_ns + late_ns + cost_ns, late_now + late)
+
+
+def _overdue(view: View, now: int) -> Lane | None:
+    """The lane whose head has waited longest, when that is longer than anybody should be passed over."""
+    waiting = [(head.arrival_ns, i) for i, lane in enumerate(view.lanes) if (head := lane.queue.head(now))]
+    round_ns = sum([view.lane_of(entry.model).run_ns(len(entry.requests)) for entry in view.stack])
+    for _, i in waiting:
+        lane = view.lanes[i]
+        round_ns += lane.run_ns(min(len(lane.queue), lane.rows_max))
+    oldest_ns, i = min(waiting)
+    return view.lanes[i] if now - oldest_ns > ROUNDS * round_ns else None
 
 
 def _is_alone(lane: Lane, now: int) -> bool:
@@ -233,8 +263,3 @@ def _head_level(lane: Lane, now: int) -> int:
     head = lane.queue.head(now)
     assert head is not None, "asked only about lanes in which something waits"
     return head.priority
-
-
-def _outranks(lane: Lane, view: View, now: int) -> bool:
-    """Whether the head of a lane is of a higher level than everything in flight."""
-    return _head_level(lane, now) > max([_level(entry) for entry in view.stack])

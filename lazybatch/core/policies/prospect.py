@@ -58,6 +58,7 @@ class Prospect:
     def __init__(self, controls: Mapping[str, Control]) -> None:
         self._controls = controls
         self._rates = {model: ArrivalRate() for model in controls}
+        self.sla_ns: dict[str, int] = {}
         self.late_price_ns: dict[str, float] = {}
         self.tail_from_ns: dict[str, float] = {}
         self.left: dict[str, Left] = {}
@@ -66,10 +67,19 @@ class Prospect:
         """One more request was admitted."""
         self._rates[request.model].arrived(request.arrival_ns)
         if request.deadline_ns < UNBOUNDED_NS:
-            self.late_price_ns[request.model] = LATE_WEIGHT * (request.deadline_ns - request.arrival_ns)
+            sla_ns = request.deadline_ns - request.arrival_ns
+            self.sla_ns[request.model] = sla_ns
+            self.late_price_ns[request.model] = LATE_WEIGHT * sla_ns
 
     def look(self, lanes: Sequence[Lane], now: int) -> None:
         """Bring everything up to the present moment."""
+        if len(lanes) == 1:
+            lane = lanes[0]
+            rate = self._rates[lane.model].per_ns(now) or 0.0
+            solution = self._controls[lane.model].at(rate)
+            self.tail_from_ns[lane.model] = TAIL_FROM * solution.mean_latency_ns
+            self.left[lane.model] = self._left(lane, solution, 1.0, now)
+            return
         controls = [self._controls[lane.model] for lane in lanes]
         rates = [self._rates[lane.model].per_ns(now) or 0.0 for lane in lanes]
         loads = [rate / control.capacity_per_ns for rate, control in zip(rates, controls, strict=True)]
@@ -77,17 +87,19 @@ class Prospect:
         at_work = sum([len(lane.queue) > 0 or len(lane.table) > 0 for lane in lanes])
         shares = [1.0] * len(lanes) if at_work <= 1 else _shares(loads, total)
         for lane, control, rate, load, share in zip(lanes, controls, rates, loads, shares, strict=True):
-            model = lane.model
             solution = undisturbed = control.at(rate)
             if share < 1.0:
                 solution = control.at(rate / share)
-            rows = min(len(lane.queue), QUEUE_SEEN * lane.rows_max)
-            deadlines_ns: Sequence[int] = ()
-            if rows and model in self.late_price_ns:
-                deadlines_ns = [request.deadline_ns for request in lane.queue.peek(now, min(rows, DEADLINES_SEEN))]
-            self.left[model] = Left(lane, solution, share, rows, deadlines_ns)
+            self.left[lane.model] = self._left(lane, solution, share, now)
             slowed = max(_SHARE_MIN, 1.0 - total + load)
-            self.tail_from_ns[model] = TAIL_FROM * undisturbed.mean_latency_ns / slowed
+            self.tail_from_ns[lane.model] = TAIL_FROM * undisturbed.mean_latency_ns / slowed
+
+    def _left(self, lane: Lane, solution: Solution, share: float, now: int) -> Left:
+        rows = min(len(lane.queue), QUEUE_SEEN * lane.rows_max)
+        deadlines_ns: Sequence[int] = ()
+        if rows and lane.model in self.late_price_ns:
+            deadlines_ns = [request.deadline_ns for request in lane.queue.peek(now, min(rows, DEADLINES_SEEN))]
+        return Left(lane, solution, share, rows, deadlines_ns)
 
     def cost_ns(self, started: Lane | None, rows: int, time_ns: int, now: int) -> tuple[float, int]:
         """Row-time of those that wait and those to come, and how many of the former end late.
@@ -139,10 +151,12 @@ def _late(lane: Lane, solution: Solution, deadlines_ns: Sequence[int], free_ns: 
     """How many rows end late if they start from ``free_ns`` on, in batches of the advised size."""
     at = late = 0
     left = len(deadlines_ns)
+    tightest_ns = min(deadlines_ns)
     while left:
         size = min(solution.start(left) or left, lane.rows_max, left)
         free_ns += lane.sums_ns[size][-1]
-        late += sum([deadline_ns < free_ns for deadline_ns in deadlines_ns[at : at + size]])
+        if tightest_ns < free_ns:
+            late += sum([deadline_ns < free_ns for deadline_ns in deadlines_ns[at : at + size]])
         at += size
         left -= size
     return late

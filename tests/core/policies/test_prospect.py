@@ -1,0 +1,307 @@
+"""Prospect: rates and the controls that follow, shares of the processor, lateness, tails, and when waiting ends.
+
+Unless said otherwise a model has 2 nodes that take 45 + 5 b ns each, at most 4 rows: 100 alone, 130 for four; its
+capacity is 4 / 130 rows per nanosecond.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lazybatch.core.control import Control
+from lazybatch.core.lane import Lane
+from lazybatch.core.policies.prospect import (
+    DEADLINES_SEEN,
+    LATE_WEIGHT,
+    QUEUE_SEEN,
+    SILENCE_GAPS,
+    TAIL_FROM,
+    Prospect,
+)
+from lazybatch.solver import solve
+from tests.core.kit import lane_spec, linear, row, sub_batch
+
+CAPACITY = 4 / 130
+
+
+@cache
+def control(model: str = "m", fixed: int = 45, per_row: int = 5) -> Control:
+    """The solved control of a table."""
+    return solve(linear(model, 2, fixed, per_row, 4), 4)
+
+
+def lane(model: str = "m", fixed: int = 45, per_row: int = 5) -> Lane:
+    """The lane of a table."""
+    return Lane(lane_spec(linear(model, 2, fixed, per_row, 4), max_batch_size=4))
+
+
+def arrive(prospect: Prospect, of: Lane, load: float, *, arrivals: int = 200, sla: int | None = None) -> int:
+    """Requests at a share of the capacity, in equal gaps; returns the time of the last."""
+    gap_ns = round(1 / (load * CAPACITY))
+    for k in range(arrivals):
+        prospect.arrived(row(k, gap_ns * k, model=of.model, sla=sla))
+    return gap_ns * (arrivals - 1)
+
+
+def queue(of: Lane, rows: int, *, at: int = 0, sla: int | None = None) -> None:
+    """Rows that wait."""
+    for _ in range(rows):
+        of.queue.push(row(10_000 + len(of.queue), at, model=of.model, sla=sla))
+
+
+class TestOneModel:
+    """It has the processor for itself."""
+
+    @pytest.mark.parametrize("load", [0.1, 0.5, 0.9])
+    def test_its_share_is_all_and_its_control_that_of_its_rate(self, load: float) -> None:
+        """With work and without; the solution is the nearest the control has."""
+        m, prospect = lane(), Prospect({"m": control()})
+        now = arrive(prospect, m, load)
+        for rows in (0, 3):
+            queue(m, rows)
+            prospect.look([m], now)
+            left = prospect.left["m"]
+            assert (left.share, left.rows) == (1.0, rows)
+            assert left.solution == control().at(1 / round(1 / (load * CAPACITY)))
+            assert prospect.tail_from_ns["m"] == pytest.approx(TAIL_FROM * left.solution.mean_latency_ns)
+
+    def test_before_anything_is_known_the_lowest_rate_is_taken(self) -> None:
+        """One request says nothing of a rate."""
+        m, prospect = lane(), Prospect({"m": control()})
+        prospect.arrived(row(0))
+        prospect.look([m], 0)
+        assert prospect.left["m"].solution is control().solutions[0]
+
+    def test_silence_lowers_the_rate(self) -> None:
+        """Long after the last request the control is that of a low load."""
+        m, prospect = lane(), Prospect({"m": control()})
+        now = arrive(prospect, m, 0.9)
+        prospect.look([m], now + 10**9)
+        assert prospect.left["m"].solution is control().solutions[0]
+
+    @pytest.mark.parametrize("load", [0.05, 0.3, 0.6, 0.9])
+    @pytest.mark.parametrize("waiting", [1, 2, 3, 4, 7, 11])
+    def test_what_the_control_advises_costs_least(self, load: float, waiting: int) -> None:
+        """Of all batches that can start now, the advised one; and its cost is the value of the state (to what the
+        tables' interpolation in time allows): what the measure rests on."""
+        m, prospect = lane(), Prospect({"m": control()})
+        now = arrive(prospect, m, load)
+        queue(m, waiting)
+        prospect.look([m], now)
+        sizes = range(1, min(waiting, 4) + 1)
+        costs = {b: prospect.cost_ns(m, b, m.run_ns(b), now)[0] + b * m.run_ns(b) for b in sizes}
+        value = prospect.left["m"].solution.value[waiting]
+        least = min(costs.values())
+        if advice := prospect.advice(m, waiting):
+            assert costs[advice] == pytest.approx(least, rel=0.005, abs=2)
+            assert least == pytest.approx(value, rel=0.02, abs=5)
+        else:
+            assert least > value, "waiting is worth more than any start"
+
+    def test_rows_far_behind_change_nothing(self) -> None:
+        """Beyond some full batches the queue is not looked at further."""
+        m, prospect = lane(), Prospect({"m": control()})
+        now = arrive(prospect, m, 0.5)
+        queue(m, QUEUE_SEEN * 4)
+        prospect.look([m], now)
+        before = prospect.cost_ns(m, 2, 120, now)
+        queue(m, 50)
+        prospect.look([m], now)
+        assert prospect.cost_ns(m, 2, 120, now) == before
+
+
+class TestShares:
+    """Several models on one processor."""
+
+    def looked(self, *loads: float, working: int | None = None) -> Prospect:
+        """Models at these loads, of which so many (all by default) have work."""
+        names = "abcdef"[: len(loads)]
+        lanes = [lane(name) for name in names]
+        prospect = Prospect({name: control(name) for name in names})
+        # Equal moments of the last arrival: rates are compared, not silences.
+        for of, load in zip(lanes, loads, strict=True):
+            gap_ns = round(1 / (load * CAPACITY)) if load else 0
+            for k in range(40 if load else 0):
+                prospect.arrived(row(k, 10**6 - gap_ns * (39 - k), model=of.model))
+        for of in lanes[:working]:
+            queue(of, 1)
+        prospect.look(lanes, 10**6)
+        return prospect
+
+    def test_with_nobody_elses_work_the_share_is_all(self) -> None:
+        """Whoever else is loaded asks for nothing just now."""
+        prospect = self.looked(0.3, 0.3, working=1)
+        assert [left.share for left in prospect.left.values()] == [1.0, 1.0]
+
+    def test_what_is_in_flight_is_work(self) -> None:
+        """A model with an empty queue and a sub-batch under way has its share."""
+        lanes = [lane(name) for name in "ab"]
+        prospect = Prospect({name: control(name) for name in "ab"})
+        for of in lanes:
+            arrive(prospect, of, 0.3)
+        queue(lanes[0], 1)
+        lanes[1].table.push(sub_batch(0, row(0, model="b")))
+        prospect.look(lanes, 0)
+        assert [left.share for left in prospect.left.values()] == pytest.approx([0.5, 0.5])
+
+    def test_equal_loads_share_equally(self) -> None:
+        """Three models: a third each."""
+        prospect = self.looked(0.2, 0.2, 0.2)
+        assert [left.share for left in prospect.left.values()] == pytest.approx([1 / 3] * 3)
+
+    def test_each_has_what_it_needs_and_spare_by_the_square_root(self) -> None:
+        """Loads 0.4 and 0.1, spare 0.5 in the ratio 2 to 1."""
+        prospect = self.looked(0.4, 0.1)
+        expected = [0.4 + 0.5 * 2 / 3, 0.1 + 0.5 / 3]
+        assert [left.share for left in prospect.left.values()] == pytest.approx(expected, rel=0.02)
+
+    def test_a_share_stretches_time(self) -> None:
+        """In a share s the control is that of rate / s, and everything costs what it would in 1 / s of the time."""
+        left = self.looked(0.4, 0.1).left["b"]
+        assert left.solution == control("b").at(0.1 * CAPACITY / left.share)
+
+    @settings(max_examples=50, deadline=None)
+    @given(st.lists(st.floats(0, 2).map(lambda load: load if load > 0.001 else 0.0), min_size=2, max_size=6))
+    def test_limits(self, loads: list[float]) -> None:
+        """Whatever the loads: a model's share is at least a tenth and at most all; below saturation it covers its
+        load; a busier model has no less; without the least share they add up to one (or, with no load, to nothing)."""
+        prospect = self.looked(*loads)
+        shares = [left.share for left in prospect.left.values()]
+        assert all(0.1 <= share <= 1 + 1e-9 for share in shares)
+        if sum(loads) < 0.95:
+            assert all(share >= 0.95 * load for share, load in zip(shares, loads, strict=True))
+        for one, share in zip(loads, shares, strict=True):
+            assert all(share >= 0.95 * less for other, less in zip(loads, shares, strict=True) if one >= other)
+        if min(shares) > 0.1:
+            assert sum(shares) == pytest.approx(1.0)
+        assert 1 - 1e-9 <= sum(shares) <= 1 + 0.1 * len(shares) or not any(loads)
+
+    def test_the_cost_is_that_of_each_alone_stretched(self) -> None:
+        """The sum over models of the control's cost at share x time, over share; nobody is started here."""
+        prospect = self.looked(0.4, 0.1)
+        expected = 0.0
+        for _, solution, share, waiting, _ in prospect.left.values():
+            time_ns = 300 * share
+            own = waiting * time_ns + solution.rate_per_ns * time_ns**2 / 2 - solution.gain_rows * time_ns
+            expected += (own + solution.after(waiting, time_ns)) / share
+        assert prospect.cost_ns(None, 0, 300, 10**6) == (pytest.approx(expected), 0)
+
+    def test_the_tail_begins_later_where_others_take_the_processor(self) -> None:
+        """By what the others leave: half of it, and never less than a tenth."""
+        alone = self.looked(0.2).tail_from_ns["a"]
+        assert self.looked(0.2, 0.5).tail_from_ns["a"] == pytest.approx(alone / 0.5, rel=0.05)
+        assert self.looked(0.2, 1.5).tail_from_ns["a"] == pytest.approx(alone / 0.1)
+
+
+class TestDeadlines:
+    """Rows that wait, and when they would end."""
+
+    def waiting(self, slas: list[int | None], *, load: float = 0.1, fixed: int = 45, per_row: int = 5) -> Prospect:
+        """A model of which requests with these targets wait at time 0; its target was 1000 so far."""
+        self.lane = lane(fixed=fixed, per_row=per_row)
+        prospect = Prospect({"m": control("m", fixed, per_row)})
+        arrive(prospect, self.lane, load, sla=1_000)
+        for k, sla in enumerate(slas):
+            self.lane.queue.push(row(k, sla=sla))
+        prospect.look([self.lane], 0)
+        return prospect
+
+    def test_a_miss_costs_some_targets_of_row_time(self) -> None:
+        """Of the model's last target; a request without one leaves it as it was, another model has none."""
+        prospect = self.waiting([])
+        assert prospect.late_price_ns == {"m": LATE_WEIGHT * 1_000}
+        prospect.arrived(row(900, 99_999))
+        assert prospect.late_price_ns == {"m": LATE_WEIGHT * 1_000}
+        prospect.arrived(row(901, 99_999, sla=500))
+        assert prospect.late_price_ns == {"m": LATE_WEIGHT * 500}
+
+    def test_without_deadlines_nobody_is_looked_at(self) -> None:
+        """A model none of whose requests has a target."""
+        m, prospect = lane(), Prospect({"m": control()})
+        arrive(prospect, m, 0.5)
+        queue(m, 3)
+        prospect.look([m], 0)
+        assert prospect.left["m"].deadlines_ns == ()
+        assert prospect.late_started(m, 3, 10**9) == (0.0, 0)
+        assert prospect.cost_ns(m, 1, 10**9, 0)[1] == 0
+
+    @pytest.mark.parametrize(("end_ns", "late"), [(100, 0), (101, 1), (200, 1), (201, 2), (10**9, 2)])
+    def test_who_starts_is_late_after_its_deadline(self, end_ns: int, late: int) -> None:
+        """Targets of 100 and 200, and a row without one: on time to the nanosecond is no miss."""
+        prospect = self.waiting([100, 200, None])
+        assert prospect.late_started(self.lane, 3, end_ns) == (late * LATE_WEIGHT * 1_000, late)
+        assert prospect.late_started(self.lane, 1, end_ns)[1] == min(late, 1)
+
+    @pytest.mark.parametrize(("sla", "late"), [(149, 4), (150, 3), (249, 3), (250, 2), (350, 1), (449, 1), (450, 0)])
+    def test_who_stays_is_late_when_its_batch_is(self, sla: int, late: int) -> None:
+        """Where batching gains nothing they go one at a time, 100 each, when the processor is free in 50."""
+        prospect = self.waiting([sla] * 4, fixed=0, per_row=50)
+        assert prospect.cost_ns(None, 0, 50, 0)[1] == late
+
+    @pytest.mark.parametrize(("sla", "late"), [(179, 4), (180, 0)])
+    def test_who_stays_ends_together_where_batching_pays(self, sla: int, late: int) -> None:
+        """Four rows take 130 together."""
+        prospect = self.waiting([sla] * 4)
+        assert prospect.cost_ns(None, 0, 50, 0)[1] == late
+
+    def test_a_late_row_is_priced(self) -> None:
+        """The cost of leaving rows that will be late is higher by their price than that of rows without deadlines."""
+        lost, free = self.waiting([120] * 4), self.waiting([None] * 4)
+        more = lost.cost_ns(None, 0, 50, 0)[0] - free.cost_ns(None, 0, 50, 0)[0]
+        assert more == pytest.approx(4 * LATE_WEIGHT * 1_000)
+
+    @pytest.mark.parametrize("waiting", [1, 5, DEADLINES_SEEN + 20])
+    def test_every_alternative_counts_the_same_rows(self, waiting: int) -> None:
+        """When all are lost, those that start and those that stay are always as many: late rows can be compared."""
+        prospect = self.waiting([1] * waiting)
+        for rows in range(min(waiting, 4) + 1):
+            started = prospect.late_started(self.lane, rows, 10**6)[1]
+            stayed = prospect.cost_ns(self.lane, rows, 10**6, 0)[1]
+            seen = min(waiting, DEADLINES_SEEN, QUEUE_SEEN * 4)
+            assert started + stayed == seen
+
+    def test_another_models_rows_are_not_skipped(self) -> None:
+        """Starting rows of one model leaves the other's where they are."""
+        lanes = [lane(name) for name in "ab"]
+        prospect = Prospect({name: control(name) for name in "ab"})
+        for of in lanes:
+            arrive(prospect, of, 0.2, sla=1_000)
+            queue(of, 2, sla=1)
+        prospect.look(lanes, 0)
+        assert prospect.cost_ns(lanes[0], 2, 500, 0)[1] == 2
+        assert prospect.cost_ns(lanes[0], 1, 500, 0)[1] == 3
+        assert prospect.cost_ns(None, 0, 500, 0)[1] == 4
+
+
+class TestWaiting:
+    """How long to wait for company where the control says so."""
+
+    def test_silence_ends_it(self) -> None:
+        """After a mean gap without an arrival nobody is waited for any longer."""
+        m, prospect = lane(), Prospect({"m": control()})
+        now = arrive(prospect, m, 0.5)
+        queue(m, 1, at=now)
+        prospect.look([m], now)
+        gap_ns = 1 / prospect.left["m"].solution.rate_per_ns
+        assert prospect.waiting_ends_ns(m, 1, now) == now + int(SILENCE_GAPS * gap_ns)
+
+    @pytest.mark.parametrize("fits", [1, 3, 4])
+    def test_a_deadline_ends_it_earlier(self, fits: int) -> None:
+        """While the batch with one row more would still be in time for the tightest; a full one grows no more."""
+        m, prospect = lane(), Prospect({"m": control()})
+        now = arrive(prospect, m, 0.1, sla=400)
+        queue(m, fits - 1, at=now, sla=400)
+        queue(m, 1, at=now, sla=160)
+        prospect.look([m], now)
+        assert prospect.waiting_ends_ns(m, fits, now) == now + 160 - m.run_ns(min(fits + 1, 4))
+
+    @pytest.mark.parametrize(("rows", "starts"), [(0, 0), (1, 1), (3, 3), (4, 4), (9, 4), (10**6, 4)])
+    def test_advice_is_the_controls(self, rows: int, starts: int) -> None:
+        """At a load of a tenth: whatever waits, up to a full batch."""
+        m, prospect = lane(), Prospect({"m": control()})
+        prospect.look([m], arrive(prospect, m, 0.1))
+        assert prospect.advice(m, rows) == starts
