@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lazybatch as lb
-from lazybatch.errors import ExecutionError
+from lazybatch.errors import ExecutionError, InvalidInput
 from tests.executors.test_torch_executor import ROWS, check, expected
 from tests.serving import batched, flat_table
 from tests.torch_modules import CASES, Case, fine, sound
@@ -64,3 +64,9 @@ def test_a_bad_row_fails_alone() -> None:
                     future.result(timeout=60)
             else:
                 check(future.result(timeout=60), wanted[k])
+
+
+def test_a_bare_module_is_no_model() -> None:
+    """A module that was not loaded is not taken for a callable of lists."""
+    with pytest.raises(InvalidInput, match=r"looks like a torch module: load it first"):
+        lb.LazyBatcher(sound("tied").module())  # type: ignore[arg-type]

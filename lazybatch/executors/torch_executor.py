@@ -48,6 +48,10 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
         self._buffers_bytes = 0
         self._scratch_bytes = 0
         self._planning = False
+        live = store.live
+        self._dead = [
+            tuple((live[node] | set(piece.outputs)) - live[node + 1]) for node, piece in enumerate(partition.pieces)
+        ]
 
     def plan(self, row: Row) -> MemoryPlan:
         """Run the maximum batch of such rows once, and note what it takes: torch's allocator keeps it ready.
@@ -93,12 +97,12 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
             return super().close(sub_batch)
 
     def _advance(self, state: TorchBatch, node: int) -> None:
-        piece, live = self.pieces[node], self._store.live[node + 1]
+        piece = self.pieces[node]
         with self._device.ordered():
             made = piece.run(state.values)
         self._device.wait()
         state.values.update(zip(piece.outputs, made, strict=True))
-        for name in [name for name in state.values if name not in live]:
+        for name in self._dead[node]:
             del state.values[name]
         if self._planning:
             held = sum(value.nbytes for value in state.values.values() if isinstance(value, Tensor))

@@ -154,3 +154,19 @@ def test_inference_only() -> None:
     assert module.one.weight.requires_grad
     module(torch.ones(2, 8)).sum().backward()
     assert module.one.weight.grad is not None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+@pytest.mark.parametrize("name", ["residual", "tied", "views", "tokens"])
+def test_on_a_gpu(name: str) -> None:
+    """The same moves on a device of its own, in one stream: answers as on the CPU, to its precision."""
+    case = sound(name)
+    model = case.load(device="cuda")
+    batch = case.batch(ROWS, seed=1)
+    answers, _ = interleaved(model, list(case.rows(batch, ROWS)), 1, max_batch_size=6, evict=0.05)
+    for got, want in zip(answers, expected(case, fine(name), batch), strict=True):
+        for key in got or ():
+            assert np.allclose(got[key], want[key], rtol=1e-2, atol=1e-2), key  # type: ignore[index]
+    memory = model.executor(max_batch_size=4).memory()
+    assert memory.weights_bytes >= 0
+    assert memory.scratch_bytes >= 0

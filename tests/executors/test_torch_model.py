@@ -59,6 +59,14 @@ def test_tensors_and_arrays_are_taken() -> None:
             model.admit(wrong)
 
 
+def test_arrays_that_torch_cannot_share() -> None:
+    """Read-only arrays and views that run backwards are taken as they are."""
+    model, array = fine("tied"), np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)
+    wanted = model.run({"x": array[::-1].copy()})["output"]
+    array.setflags(write=False)
+    assert np.array_equal(model.run({"x": array[::-1]})["output"], wanted)
+
+
 def test_half_precision_crosses_as_float32() -> None:
     """NumPy has no bfloat16: such inputs and outputs are float32 for callers."""
     model = fine("half")

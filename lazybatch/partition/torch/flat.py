@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
@@ -28,7 +29,7 @@ from lazybatch.partition.proof.rows import Candidate, Feeds
 from lazybatch.partition.proof.traits import Outcome
 from lazybatch.partition.torch import taint
 from lazybatch.partition.torch.export import Refused, export, functional
-from lazybatch.partition.torch.source import Source, answer_names, numpy_name, to_array
+from lazybatch.partition.torch.source import Source, answer_names, numpy_name, to_array, to_tensor
 
 ATEN = torch.ops.aten
 CHECKS = frozenset({ATEN._assert_tensor_metadata.default})
@@ -209,7 +210,7 @@ class Flat:
         """Arrays as the tensors that the graph takes, in its order, on its device."""
         values = [self.values[port.name].meta["val"] for port in self.inputs]
         return [
-            torch.from_numpy(feeds[port.name]).to(device=value.device, dtype=value.dtype)
+            to_tensor(np.asarray(feeds[port.name])).to(device=value.device, dtype=value.dtype)
             for port, value in zip(self.inputs, values, strict=True)
         ]
 

@@ -186,7 +186,7 @@ def _bind(name: str, module: nn.Module, request: Any) -> tuple[tuple[Any, ...], 
 
 
 def _as_tensor(leaf: Any, device: torch.device | None = None) -> Any:
-    leaf = torch.from_numpy(np.ascontiguousarray(leaf)) if isinstance(leaf, np.ndarray) else leaf
+    leaf = to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
     return leaf.to(device) if isinstance(leaf, Tensor) and device is not None else leaf
 
 
@@ -239,6 +239,13 @@ def to_array(value: Any) -> Array:
         value = value.to(torch.float32)
     array: Array = value.cpu().numpy()
     return array
+
+
+def to_tensor(array: Array) -> Tensor:
+    """An array as a tensor, on its own memory where torch can use it: in order, and open for writing."""
+    if not array.flags.writeable:
+        array = array.copy()
+    return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def numpy_name(dtype: torch.dtype) -> str | None:
