@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from lazybatch.executors.torch_model import TorchModel
 from lazybatch.partition.cache import CACHE_VARIABLE
 from lazybatch.partition.torch import partition_torch, read_source
 from tests.torch_modules import CASES, FINEST_S, Case, Wrapped, fine, load_fine, sound
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -164,3 +168,18 @@ def test_a_partition_of_another_framework() -> None:
     foreign = replace(model.partition, provenance={})
     with pytest.raises(ModelError, match="not one of a torch module"):
         TorchModel(foreign, model._flat)
+
+
+def test_torch_needs_nothing_of_onnx(tmp_path: Path) -> None:
+    """A torch module is loaded and run where neither onnx nor ONNX Runtime is installed."""
+    script = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript')))\n"
+        "import torch, lazybatch as lb\n"
+        "model = lb.load(torch.nn.Linear(3, 2), example_inputs=torch.ones(2, 3), cache=False)\n"
+        "print(model.joinable, len(model.run({'input': torch.ones(4, 3).numpy()})['output']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.stdout.split() == ["True", "4"], done.stderr
