@@ -50,6 +50,16 @@ def test_random_arrivals_and_cancellations(seed: int) -> None:
     assert answered > 20
 
 
+def test_the_default_policy_serves_them() -> None:
+    """Without a table the model is measured; the default policy answers like any other."""
+    case, model = sound("tied"), fine("tied")
+    batch = case.batch(ROWS, seed=8)
+    with lb.LazyBatcher(model, sla=10.0, max_batch_size=4) as batcher:
+        answers = batcher.predict_batch(list(case.rows(batch, ROWS)))
+    for got, want in zip(answers, expected(case, model, batch), strict=True):
+        check(got, want)
+
+
 def test_a_bad_row_fails_alone() -> None:
     """An index out of range is that row's error; its mates get their answers."""
     case, model = sound("tokens"), fine("tokens")

@@ -33,7 +33,7 @@ class Verdict:
 
 
 class Finding(NamedTuple):
-    """What the operators say: why joining is refused (None: nothing), and whether rows' values are picked by rows'
+    """What the operators say: why joining is refused (None: nothing against it), and whether rows' values are picked by rows'
     values, so that a wild index could reach another row."""
 
     reason: str | None
@@ -72,6 +72,7 @@ def judge(
                 return Verdict(ports, {}, recipes, usual, None, fixed)
             evidence = probe(ports, candidate, recipes[:1], run, outputs, tolerance=tolerance, seeds=1)
             reason, picks = examine(ports, candidate, recipes, evidence)
+            reason = evidence.reason if reason is None else reason
             if reason is None:
                 traits = {name: evidence.traits[name] for name in outputs}
                 reason = crowded(ports, candidate, recipes[0], run, traits, tolerance)
