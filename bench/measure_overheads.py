@@ -29,7 +29,7 @@ from lazybatch.core.request import Request
 from lazybatch.core.task import Task
 from lazybatch.metrics import Observer, Outcome
 
-OUTLIERS = 0.02
+OUTLIERS = 0.005
 """Share of the dispatches, the slowest against the table, that is left out of the fit: the machine's hiccups."""
 
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -41,6 +42,8 @@ SLA_RUNS = 20
 """The target that policies are told, in bare runs of the model: loose, as both sides judge lateness alike anyway."""
 CALIBRATED_AT = 0.6
 WARM_UP = 0.1
+PACE_WITHIN, LATE_MS = 0.05, 2.0
+"""Beyond this the machine is said to have been unfit for the comparison."""
 EPILOG = f"""\
 models     {", ".join(NAMES)}, or ONNX files
 loads      shares of what the engine can serve: the best batch size of the table with the engine's own time added
@@ -199,6 +202,13 @@ def compare(
     }
 
 
+def drift(bench: Bench, seed: int) -> dict[str, Any]:
+    """How the machine's pace has changed since the model was profiled; where it has, no simulation can be right."""
+    again = lb.profile(bench.model, (1,), budget_s=1.0, inputs=bench.rows[:8])
+    pace = again.whole_ns(1) / bench.table.whole_ns(1)
+    return {"what": "drift", "model": bench.subject.name, "seed": seed, "pace": pace}
+
+
 def measure(chosen: argparse.Namespace) -> list[dict[str, Any]]:
     """All rounds: per model profile, calibrate, and run every load under every policy, in an order that rotates."""
     compared = variants(chosen.policy)
@@ -223,6 +233,7 @@ def measure(chosen: argparse.Namespace) -> list[dict[str, Any]]:
                     progress_bar(done, total, f"{name}: {one.title} at load {load:g}")
                     rows.append(compare(bench, one, found[one], load, load * capacity_rps, chosen))
                     done += 1
+            rows.append(drift(bench, seed))
     progress_end()
     return rows
 
@@ -258,6 +269,24 @@ def judge(report: Report) -> None:
         print(f"{model:12}{policy:12}{load:>6.2f}{cells}")
 
 
+def explain(report: Report) -> None:
+    """What the engine added, and whether the machine kept its pace."""
+    runs = [row for row in report.rows if row["what"] == "run"]
+    for model, policy in dict.fromkeys((row["model"], row["policy"]) for row in runs):
+        mine = [row["overheads"] for row in runs if (row["model"], row["policy"]) == (model, policy)]
+        words = ", ".join(f"{name[:-3]} {median(one[name] for one in mine):.0f}" for name in mine[0])
+        print(f"{model} under {policy}, microseconds besides the table: {words}")
+    for row in report.rows:
+        if row["what"] == "drift" and abs(row["pace"] - 1) > PACE_WITHIN:
+            print(
+                f"note: in round {row['seed']} {row['model']} took {row['pace']:.2f} times as long after the runs as "
+                "before them: the machine did not keep its pace, and the comparison says little"
+            )
+    late = max(row["submit_lag_p99_ms"] for row in runs)
+    if late > LATE_MS:
+        print(f"note: the load generator was up to {late:.1f} ms late (99th percentile); the machine was busy")
+
+
 def main(chosen: argparse.Namespace) -> int:
     """Measure both sides and say how far they are apart."""
     check(chosen)
@@ -266,6 +295,7 @@ def main(chosen: argparse.Namespace) -> int:
     report = Report("bench/reality.py", settings=vars(chosen))
     report.rows = measure(chosen)
     judge(report)
+    explain(report)
     return report.finish(chosen.json)
 
 

@@ -142,7 +142,7 @@ def check(chosen: argparse.Namespace) -> None:
 def targets(chosen: argparse.Namespace, table: LatencyTable) -> list[float]:
     """Targets in ms, ascending. Raises `InvalidInput` for one that a single request on an idle machine would miss."""
     alone_ms = table.whole_ns(1) / 1e6
-    wanted = chosen.sla_ms if chosen.sla_ms is not None else [round(x * alone_ms, 3) for x in chosen.sla_x]
+    wanted = chosen.sla_ms if chosen.sla_ms is not None else [float(f"{x * alone_ms:.3g}") for x in chosen.sla_x]
     for target_ms in wanted:
         if target_ms < alone_ms:
             raise InvalidInput(

@@ -55,6 +55,7 @@ def _targets(rows: Sequence[Row], path: Path, title: str) -> None:
         axis.set_xticks(sorted({row["sla_ms"] for row in here}))
         axis.minorticks_off()
         axis.xaxis.set_major_formatter("{x:g}")
+        axis.tick_params(axis="x", labelsize=7)
         axis.set_yscale("symlog", linthresh=1.0)
         axis.set_ylim(0, 110)
         axis.axhline(1.0, color="black", linestyle=":", linewidth=0.8)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import reality
-from bench.common import run_script
+from bench.common import Report, run_script
 from bench.measure_overheads import Overheads, Watched, fit
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.request import Request
@@ -68,6 +68,20 @@ def test_the_warm_up_is_forgotten() -> None:
     watched.clear()
     assert watched.periods == []
     assert watched.ends_ns == []
+
+
+def test_an_unfit_machine_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """The constants are shown per policy; a machine that changed its pace, and late clients, are noted."""
+    run = {"what": "run", "model": "m", "policy": "p", "overheads": ADDED.as_us(), "submit_lag_p99_ms": 0.1}
+    steady = {"what": "drift", "model": "m", "seed": 1, "pace": 1.01}
+    reality.explain(Report("test", rows=[run, steady]))
+    shown = capsys.readouterr().out
+    assert "m under p, microseconds besides the table: wake 300, dispatch 50, batch 100, row 20, answer 70" in shown
+    assert "note" not in shown
+    reality.explain(Report("test", rows=[run | {"submit_lag_p99_ms": 9.0}, steady | {"pace": 1.3}]))
+    shown = capsys.readouterr().out
+    assert "1.30 times as long" in shown
+    assert "9.0 ms late" in shown
 
 
 def test_the_script(tmp_path: Path) -> None:

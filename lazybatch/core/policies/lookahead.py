@@ -9,8 +9,8 @@ makes rows spend, in row-nanoseconds: those in flight by exact tables (`predicti
 by expectation (`prospect`). On top come a price for every row predicted to miss its deadline, and `TAIL_WEIGHT` times
 what rows in flight spend in the tail, so that the mean is not bought with the slowest.
 
-What was refused is looked at again when something has changed: an arrival, a merge, the end of a sub-batch. Until then
-the newcomers' way to catch up only grows.
+Who was refused is looked at again when something has changed for him: one more row of his model, a merge, the end of a
+sub-batch. Until then the newcomers' way to catch up only grows.
 
 Priorities are strict. Rows of the highest level that waits start first, and no row is preempted by a lower one. Among
 equals nobody starves: a sub-batch lends its turn to other models only up to `LENDING` times its own run; one that has
@@ -20,7 +20,7 @@ than `ROUNDS` times what it takes to serve everyone once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lazybatch.core.batch_table import SubBatch
@@ -56,16 +56,16 @@ class Lookahead:
 
     def __init__(self, controls: Mapping[str, Control]) -> None:
         self._prospect = Prospect(controls)
-        self._news = 0
         self._levels = False
-        self._settled: tuple[int, int, int, int] | None = None
+        self._news: set[str] = set()
+        self._settled: tuple[int, int, int] | None = None
 
     def __repr__(self) -> str:
         return "Lookahead()"
 
     def arrived(self, request: Request) -> None:
         """News of every admitted request: the arrival rate and the price of lateness follow from it."""
-        self._news += 1
+        self._news.add(request.model)
         self._levels = self._levels or request.priority != 0
         self._prospect.arrived(request)
 
@@ -74,19 +74,22 @@ class Lookahead:
         top = view.active
         if top is None:
             return self._start_or_wait(view, now)
-        situation = (self._news, len(view.stack), top.id, len(top.requests))
-        if situation == self._settled:
+        situation = (len(view.stack), top.id, len(top.requests))
+        if situation != self._settled:
+            lanes = view.lanes
+        elif self._news:
+            lanes = [lane for lane in view.lanes if lane.model in self._news]
+        else:
             return None
-        choice = self._preempt_or_stay(view, now)
-        if type(choice) is not Start:
-            self._settled = situation
+        choice = self._preempt_or_stay(view, lanes, now)
+        self._news.clear()
+        self._settled = situation
         return choice
 
     # -- at a node boundary --------------------------------------------------------------------------------------
 
-    def _preempt_or_stay(self, view: View, now: int) -> Choice:
-        lanes = view.lanes
-        if len(lanes) > 1 and (overdue := _overdue(view, now)) is not None:
+    def _preempt_or_stay(self, view: View, lanes: Sequence[Lane], now: int) -> Choice:
+        if len(view.lanes) > 1 and (overdue := _overdue(view, now)) is not None:
             lanes = [overdue]
         candidates = [(lane, rows) for lane in lanes if (rows := self._newcomers(lane, view, now))]
         if not candidates:
