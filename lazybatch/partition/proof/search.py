@@ -33,8 +33,11 @@ class Verdict:
 
 
 class Finding(NamedTuple):
-    """What the operators say: why joining is refused (None: nothing against it), and whether rows' values are picked by rows'
-    values, so that a wild index could reach another row."""
+    """What the operators say.
+
+    reason: why joining is refused; None: nothing against it. picks: whether rows' values are picked by rows' values, so
+    that a wild index could reach another row.
+    """
 
     reason: str | None
     picks: bool
