@@ -243,9 +243,7 @@ def to_array(value: Any) -> Array:
 
 def to_tensor(array: Array) -> Tensor:
     """An array as a tensor, on its own memory where torch can use it: in order, and open for writing."""
-    if not array.flags.writeable:
-        array = array.copy()
-    return torch.from_numpy(np.ascontiguousarray(array))
+    return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
 
 
 def numpy_name(dtype: torch.dtype) -> str | None:
