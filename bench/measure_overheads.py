@@ -31,6 +31,8 @@ from lazybatch.metrics import Observer, Outcome
 
 OUTLIERS = 0.005
 """Share of the dispatches, the slowest against the table, that is left out of the fit: the machine's hiccups."""
+BUSY_STARTS = 10
+"""With fewer batches started by a busy engine, waking cannot be told apart from starting one, and counts as that."""
 
 
 class Period(NamedTuple):
@@ -114,6 +116,8 @@ def fit(watched: Watched, table: LatencyTable, rows_max: int, latencies_ns: Sequ
     extra = np.array([one.took_ns - dense[one.node][one.rows] for one in watched.periods], float)
     kinds = np.array([(1, one.opened > 0, one.opened) for one in watched.periods], float)
     idle = np.array([one.idle for one in watched.periods])
+    if np.count_nonzero(~idle & (kinds[:, 1] > 0)) < BUSY_STARTS:
+        idle[:] = False
     kept = ~idle & (extra <= np.quantile(extra[~idle], 1 - OUTLIERS))
     constants, *_ = np.linalg.lstsq(kinds[kept], extra[kept], rcond=None)
     left = extra[idle] - kinds[idle] @ constants

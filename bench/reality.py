@@ -3,10 +3,11 @@
 Owns: the order of measuring, the runs on both sides, and how far they are apart.
 Must not know: the models of overhead (`measure_overheads`), how nodes are scheduled.
 
-In every round a model is profiled anew, so that both sides see the same machine. Then, per policy, a run of its own
-measures what the engine adds (five constants), and runs at several loads are compared: the simulator is given the times
-at which the calls were really submitted, decides by the plain table as the live policy did, and takes the table's
-times plus those constants. What it says without the constants is reported beside it.
+In every round a model is profiled anew, so that both sides see the same machine. Before each run that is compared, one
+of its own, half as long and with other arrivals, measures what the engine adds at this rate under this policy: five
+constants. Callers that submit and take results share the processor with the nodes, so they depend on the rate. Then the
+simulator is given the times at which calls were really submitted, decides by the plain table as the live policy did,
+and takes the table's times plus those constants. What it says without the constants is reported beside it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ from lazybatch.workload import poisson
 WITHIN = 0.15
 SLA_RUNS = 20
 """The target that policies are told, in bare runs of the model: loose, as both sides judge lateness alike anyway."""
-CALIBRATED_AT = 0.6
+CAPACITY_SEEN_AT = 0.6
+"""Share of the table's capacity at which the engine is first watched."""
+CALIBRATION_SEEDS = 1000
 WARM_UP = 0.1
 PACE_WITHIN, LATE_MS = 0.05, 2.0
 """Beyond this the machine is said to have been unfit for the comparison."""
@@ -53,7 +56,7 @@ latencies of all rounds are compared together. Run it on a machine that does not
 
 examples
   python bench/reality.py --quick
-  python bench/reality.py --json out/bench/reality.json
+  python bench/reality.py ppocr-cls --json out/bench/reality-cls.json
   python bench/reality.py ppocr-rec --load 0.5 --policy lookahead --rounds 5
 
 status: 0 every mean and p99 within {WITHIN:.0%}, 1 some are not, 2 bad input
@@ -167,10 +170,11 @@ def run_simulated(bench: Bench, one: Variant, submit_ns: Sequence[int], overhead
     return [result.latencies_ns[number] + around_ns for number in range(len(submit_ns))]
 
 
-def calibrate(bench: Bench, one: Variant, seconds: float, seed: int) -> Overheads:
-    """What the engine adds under this policy, from a run of its own."""
-    rate_rps = CALIBRATED_AT * graph_capacity_rps(bench.table, bench.rows_max)
-    watched, outcome = run_live(bench, one, poisson(rate_rps, max(20, round(rate_rps * seconds)), seed), seed)
+def calibrate(bench: Bench, one: Variant, rate_rps: float, plan: Any) -> Overheads:
+    """What the engine adds under this policy at this rate, from a run of its own with other arrivals."""
+    count = max(plan.requests // 2, round(rate_rps * plan.seconds / 2))
+    seed = CALIBRATION_SEEDS + plan.seed
+    watched, outcome = run_live(bench, one, poisson(rate_rps, count, seed), seed)
     return fit(watched, bench.table, bench.rows_max, [ns for ns in outcome.latencies_ns if ns is not None])
 
 
@@ -212,7 +216,7 @@ def drift(bench: Bench, seed: int) -> dict[str, Any]:
 def measure(chosen: argparse.Namespace) -> list[dict[str, Any]]:
     """All rounds: per model profile, calibrate, and run every load under every policy, in an order that rotates."""
     compared = variants(chosen.policy)
-    total = chosen.rounds * len(chosen.models) * len(compared) * (1 + len(chosen.load))
+    total = chosen.rounds * len(chosen.models) * len(compared) * len(chosen.load)
     rows: list[dict[str, Any]] = []
     done = 0
     for seed in range(1, chosen.rounds + 1):
@@ -220,18 +224,16 @@ def measure(chosen: argparse.Namespace) -> list[dict[str, Any]]:
         for name in chosen.models:
             progress_bar(done, total, f"{name}: profiling")
             bench = prepare(name, chosen.max_batch_size, chosen.profile_seconds)
-            found = {}
-            for one in compared:
-                progress_bar(done, total, f"{name}: what the engine adds, {one.title}")
-                found[one] = calibrate(bench, one, max(chosen.seconds, 1.0), 1000 + seed)
-                done += 1
-            # The same rates for all policies: shares of what the engine serves under the first of them.
-            capacity_rps = graph_capacity_rps(found[compared[0]].over(bench.table, bench.rows_max), bench.rows_max)
+            # Loads are shares of what the engine serves, under the first policy; rates are the same for all of them.
+            table_rps = graph_capacity_rps(bench.table, bench.rows_max)
+            first = calibrate(bench, compared[0], CAPACITY_SEEN_AT * table_rps, chosen)
+            capacity_rps = graph_capacity_rps(first.over(bench.table, bench.rows_max), bench.rows_max)
             for load in chosen.load:
                 shift = seed % len(compared)
                 for one in compared[shift:] + compared[:shift]:
                     progress_bar(done, total, f"{name}: {one.title} at load {load:g}")
-                    rows.append(compare(bench, one, found[one], load, load * capacity_rps, chosen))
+                    overheads = calibrate(bench, one, load * capacity_rps, chosen)
+                    rows.append(compare(bench, one, overheads, load, load * capacity_rps, chosen))
                     done += 1
             rows.append(drift(bench, seed))
     progress_end()

@@ -5,8 +5,9 @@ Owns: `ArrivalRate`, one per model. Must not know: clocks (every call takes ``no
 Three averages of the gaps, over about the last 64, 512 and 4096 arrivals (plain averages while there are fewer). The
 longest is the estimate, because close to saturation an error of a twentieth already costs. Where a shorter one is away
 from the next longer one by more than chance explains, the load has changed, and the longer one starts again from the
-shorter. Silence is evidence too: a gap that is still open counts once it is longer than the mean, so that the estimate
-decays when a burst has ended, instead of staying at the burst's rate until the next arrival.
+shorter, with little weight, since that is still mixed. Silence is evidence too: a gap that is still open counts once it
+is longer than the mean, so that the estimate decays when a burst has ended, instead of staying at the burst's rate
+until the next arrival.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 _MEMORY = (64, 512, 4096)
 _CHANGED = (1.45, 1.16)
 """Ratio of one average to the next longer that means a change: three and a half standard deviations of Poisson gaps."""
+_PAUSE, _FEW = 8, 8
+"""A gap of over so many means, of at least so many gaps, is a pause: more of it says nothing about the rate."""
 
 
 class ArrivalRate:
@@ -35,7 +38,9 @@ class ArrivalRate:
     def arrived(self, now: int) -> None:
         """One more request came."""
         if self._seen:
-            gap_ns, counts, gaps_ns = now - self._last_ns, self._counts, self._gaps_ns
+            gap_ns, counts, gaps_ns = float(now - self._last_ns), self._counts, self._gaps_ns
+            if counts[0] >= _FEW:
+                gap_ns = min(gap_ns, _PAUSE * gaps_ns[0] + 1)
             for i, memory in enumerate(_MEMORY):
                 if counts[i] < memory:
                     counts[i] += 1
@@ -43,7 +48,7 @@ class ArrivalRate:
             for i, ratio in enumerate(_CHANGED):
                 if not gaps_ns[i] <= ratio * gaps_ns[i + 1] + 1 or not gaps_ns[i + 1] <= ratio * gaps_ns[i] + 1:
                     gaps_ns[i + 1] = gaps_ns[i]
-                    counts[i + 1] = counts[i]
+                    counts[i + 1] = counts[i] // 4
         self._seen = True
         self._last_ns = now
 

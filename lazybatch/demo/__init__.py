@@ -18,7 +18,7 @@ __all__ = ["run_demo"]
 
 LOADS = (0.3, 0.6, 0.9)
 TRACED_LOAD = 0.6
-"""The load at which the lazy policy's schedule is written as a trace."""
+"""The load at which the default policy's schedule is written as a trace."""
 
 
 def run_demo(

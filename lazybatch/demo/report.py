@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lazybatch.demo.serving import MODELS, POLICIES, Run, Setting
+from lazybatch.policies import DEFAULT
 
 NEAR = 0.02
 """Goodputs closer than this share are called equal: one run of a few seconds cannot tell them apart."""
@@ -61,22 +62,22 @@ def table(runs: Sequence[Run], title: str) -> None:
 
 
 def verdicts(runs: Sequence[Run]) -> list[str]:
-    """One line per load: whose goodput was best, and how lazy stood to the best of the others. Says when it lost."""
+    """One line per load: whose goodput was best, and how the default policy stood to the others. Says when it lost."""
     said = []
     for load in dict.fromkeys(run.load for run in runs):
         here = [run for run in runs if run.load == load]
         best = max(here, key=lambda run: run.goodput_rps)
         winners = [run.title for run in here if run.goodput_rps >= (1 - NEAR) * best.goodput_rps]
-        lazy = next((run for run in here if run.title == "lazy"), None)
-        others = [run for run in here if run is not lazy]
+        own = next((run for run in here if run.title == DEFAULT), None)
+        others = [run for run in here if run is not own]
         line = f"load {load:.2f}: most answers in time: {', '.join(winners)} ({best.goodput_rps:.1f}/s)"
-        if lazy is not None and others:
+        if own is not None and others:
             for model in MODELS:
                 rival = min(others, key=lambda run: run.per_model[model]["p99_ms"] or float("inf"))
-                ours, theirs = lazy.per_model[model]["p99_ms"], rival.per_model[model]["p99_ms"]
+                ours, theirs = own.per_model[model]["p99_ms"], rival.per_model[model]["p99_ms"]
                 if ours is not None and theirs is not None:
                     word = "wins" if ours < 0.95 * theirs else "loses" if ours > 1.05 * theirs else "ties"
-                    line += f"; {model} p99: lazy {ours:.0f} ms {word} against {rival.title} {theirs:.0f} ms"
+                    line += f"; {model} p99: {DEFAULT} {ours:.0f} ms {word} against {rival.title} {theirs:.0f} ms"
         said.append(line)
     return said
 
@@ -104,7 +105,7 @@ def plot(runs: Sequence[Run], setting: Setting, path: Path) -> None:
     styles = dict(
         zip(
             (title for title, _, _ in POLICIES),
-            (("#888888", "s"), ("#d08000", "^"), ("#b04040", "v"), ("#1060b0", "o")),
+            (("#888888", "s"), ("#d08000", "^"), ("#b04040", "v"), ("#509050", "D"), ("#1060b0", "o")),
             strict=True,
         )
     )

@@ -33,9 +33,10 @@ POLICIES: tuple[tuple[str, str, float], ...] = (
     ("graph 0 ms", "graph", 0.0),
     ("graph 5 ms", "graph", 0.005),
     ("lazy", "lazy", 0.0),
+    ("lookahead", "lookahead", 0.0),
 )
 """(title, policy, window in seconds)."""
-TRACED = "lazy"
+TRACED = "lookahead"
 ROUNDS = 3
 ROWS_MAX = 8
 

@@ -46,8 +46,18 @@ def _played(batches: list[tuple[int, int]]) -> tuple[Watched, list[int]]:
 def test_known_overheads_are_found() -> None:
     """From a run whose constants are known, over busy and idle times and several sizes, the fit returns them."""
     sizes = [(rows, idle) for rows in (1, 2, 3, 4) for idle in (0, 5_000_000, 0)] * 10
-    found = fit(*[_played(sizes)[0]], TOY, 4, _played(sizes)[1])
+    watched, latencies_ns = _played(sizes)
+    found = fit(watched, TOY, 4, latencies_ns)
     assert found.as_us() == pytest.approx(ADDED.as_us(), abs=0.01)
+
+
+def test_an_engine_that_was_never_busy() -> None:
+    """Where every batch found the engine idle, waking is part of what starting a batch takes; the sums are right."""
+    watched, latencies_ns = _played([(rows, 5_000_000) for rows in (1, 2, 3, 4)] * 5)
+    found = fit(watched, TOY, 4, latencies_ns)
+    assert found.wake_ns == 0
+    assert found.batch_ns == pytest.approx(ADDED.batch_ns + ADDED.wake_ns, abs=10)
+    assert found.dispatch_ns == pytest.approx(ADDED.dispatch_ns, abs=10)
 
 
 def test_a_table_with_overheads() -> None:

@@ -76,12 +76,12 @@ def _run(title: str, goodput_rps: float, p99_ms: float) -> Run:
 
 
 def test_verdicts_admit_defeat() -> None:
-    """The closing lines name the winner whoever it is, and say "loses" where lazy does."""
-    line = report.verdicts([_run("serial", 9.0, 10.0), _run("lazy", 5.0, 20.0)])[0]
+    """The closing lines name the winner whoever it is, and say "loses" where lookahead does."""
+    line = report.verdicts([_run("serial", 9.0, 10.0), _run("lookahead", 5.0, 20.0)])[0]
     assert "most answers in time: serial (9.0/s)" in line
-    assert "lazy 20 ms loses against serial 10 ms" in line
-    line = report.verdicts([_run("serial", 5.0, 20.0), _run("lazy", 9.0, 10.0)])[0]
-    assert "most answers in time: lazy" in line
+    assert "lookahead 20 ms loses against serial 10 ms" in line
+    line = report.verdicts([_run("serial", 5.0, 20.0), _run("lookahead", 9.0, 10.0)])[0]
+    assert "most answers in time: lookahead" in line
     assert "wins" in line
 
 

@@ -33,6 +33,7 @@ from lazybatch.core.policies.prospect import Prospect
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.task import Reason
 
+SPLIT = True
 TAIL_WEIGHT = 6.0
 PATIENCE = 4
 LENDING = 1.0
@@ -83,22 +84,24 @@ class Lookahead:
             return None
         choice = self._preempt_or_stay(view, lanes, now)
         self._news.clear()
-        self._settled = situation
+        # Once newcomers that start now have ended, the situation looks the same: others may be waiting for that.
+        self._settled = None if type(choice) is Start else situation
         return choice
 
     # -- at a node boundary --------------------------------------------------------------------------------------
 
     def _preempt_or_stay(self, view: View, lanes: Sequence[Lane], now: int) -> Choice:
-        if len(view.lanes) > 1 and (overdue := _overdue(view, now)) is not None:
-            lanes = [overdue]
-        candidates = [(lane, rows) for lane in lanes if (rows := self._newcomers(lane, view, now))]
+        outranked = False
+        if len(view.lanes) > 1:
+            leading = self._leading(view, now)
+            lanes = [lane for lane in lanes if lane in leading]
+        if self._ranked(view):
+            in_flight = max(_level(entry) for entry in view.stack)
+            lanes = [lane for lane in lanes if len(lane.queue) and _head_level(lane, now) >= in_flight]
+            outranked = any(_head_level(lane, now) > in_flight for lane in lanes)
+        candidates = [(lane, rows) for lane in lanes if (rows := self._newcomers(lane, view, outranked, now))]
         if not candidates:
             return None
-        outranked = False
-        if self._levels:
-            level = max(_head_level(lane, now) for lane, _ in candidates)
-            candidates = [(lane, rows) for lane, rows in candidates if _head_level(lane, now) == level]
-            outranked = level > max(_level(entry) for entry in view.stack)
         self._prospect.look(view.lanes, now)
         running = [
             Running(view.lane_of(e.model), e.cursor, len(e.requests), e.signature, (e.deadlines_ns,), e.requests)
@@ -108,8 +111,13 @@ class Lookahead:
         chosen: Lane | None = None
         for lane, rows in candidates:
             score = self._score_in_flight(running.copy(), lane, rows, now)
-            if score.cost_ns < best.cost_ns or (outranked and chosen is None):
-                best, chosen, chosen_rows = score, lane, rows
+            while True:
+                if score.cost_ns < best.cost_ns or (outranked and chosen is None):
+                    best, chosen, chosen_rows = score, lane, rows
+                rows = lane.joining_rows(rows // 2)
+                if not rows or score.late <= stay.late:
+                    break
+                score = self._score_in_flight(running.copy(), lane, rows, now)
         if chosen is None:
             return Stay(Reason.STAY_CHEAPER, Comparison(stay.cost_ns, score.cost_ns, stay.late, score.late))
         reason = (
@@ -122,8 +130,24 @@ class Lookahead:
         compared = Comparison(stay.cost_ns, best.cost_ns, stay.late, best.late)
         return Start(chosen, chosen_rows, reason, comparison=compared)
 
-    def _newcomers(self, lane: Lane, view: View, now: int) -> int:
-        """Rows of a lane that may preempt now, and can merge with what it has in flight; 0 for none."""
+    def _ranked(self, view: View) -> bool:
+        """Whether rows can be of different levels."""
+        return self._levels or any(lane.spec.levels for lane in view.lanes)
+
+    def _leading(self, view: View, now: int) -> list[Lane]:
+        """The lanes whose turn it may be: of the highest level that waits, and of these one that is overdue first."""
+        lanes = [lane for lane in view.lanes if len(lane.queue)]
+        if self._ranked(view):
+            level = max(_head_level(lane, now) for lane in lanes)
+            lanes = [lane for lane in lanes if _head_level(lane, now) == level]
+        overdue = _overdue(lanes, view, now)
+        return lanes if overdue is None else [overdue]
+
+    def _newcomers(self, lane: Lane, view: View, outranked: bool, now: int) -> int:
+        """Rows of a lane that may preempt now, and can merge with what it has in flight; 0 for none.
+
+        outranked: they are of a higher level than all that is in flight, so nobody there is asked.
+        """
         head = lane.queue.head(now)
         room = lane.rows_max - lane.table.rows
         if head is None or room <= 0 or self._crowded_rows(lane):
@@ -134,8 +158,8 @@ class Lookahead:
             if top.signature != head.signature:
                 return 0
             rows = lane.joining_rows(rows)
-        if not rows or (self._levels and head.priority < max(_level(entry) for entry in view.stack)):
-            return 0
+        if not rows or outranked:
+            return rows
         time_ns = lane.run_ns(rows)
         return 0 if any(_unwilling(entry, view, lane, time_ns, now) for entry in view.stack) else rows
 
@@ -158,23 +182,28 @@ class Lookahead:
         self._prospect.look(view.lanes, now)
         lanes = most_urgent_first(view.lanes, now)
         if len(lanes) > 1:
-            if self._levels:
-                lanes = [lane for lane in lanes if _head_level(lane, now) == _head_level(lanes[0], now)]
-            overdue = _overdue(view, now)
-            if overdue in lanes:
-                lanes = [overdue]
+            leading = self._leading(view, now)
+            lanes = [lane for lane in lanes if lane in leading]
         elif (until_ns := self._waits_until(lanes[0], view, now)) > now:
             return Wait(until_ns)
+        sizes = {lane: self._sizes(lane, now) for lane in lanes}
+        chosen, rows = lanes[0], sizes[lanes[0]][0]
+        if len(lanes) > 1 or len(sizes[chosen]) > 1:
+            chosen, rows = self._best_start(sizes, now)
+        skip = chosen.made_late(rows, now)
+        return Start(chosen, rows, _why(chosen, rows, now), skip=skip)
+
+    def _best_start(self, sizes: Mapping[Lane, Sequence[int]], now: int) -> tuple[Lane, int]:
+        """The best of the lanes and numbers of rows; of a lane none is weighed after one that makes nobody late."""
         best: Score | None = None
-        for lane in lanes:
-            for size in self._sizes(lane, now):
+        for lane, weighed in sizes.items():
+            for size in weighed:
                 score = self._score_start(lane, size, now)
                 if best is None or score.cost_ns < best.cost_ns:
                     best, chosen, rows = score, lane, size
                 if not score.late:
                     break
-        skip = chosen.made_late(rows, now)
-        return Start(chosen, rows, _why(chosen, rows, now), skip=skip)
+        return chosen, rows
 
     def _waits_until(self, lane: Lane, view: View, now: int) -> int:
         """Until when the only lane with work should wait for one more row, by its control; now for not at all."""
@@ -191,7 +220,17 @@ class Lookahead:
         advised = min(self._prospect.advice(lane, len(lane.queue)) or fits, fits)
         if not self._prospect.left[lane.model].deadlines_ns:
             return [advised]
-        return [advised, *sorted({fits, max(1, fits // 2), 1} - {advised}, reverse=True)]
+        punctual = self._punctual(lane, fits, now)
+        return [advised, *sorted({fits, punctual, max(1, fits // 2), 1} - {advised}, reverse=True)]
+
+    def _punctual(self, lane: Lane, fits: int, now: int) -> int:
+        """The largest start of which nobody is late who would not be late alone; at least one row."""
+        alone_end_ns = now + lane.run_ns(1)
+        tightest_ns = min([d for d in self._prospect.left[lane.model].deadlines_ns if d >= alone_end_ns], default=0)
+        rows = fits
+        while rows > 1 and now + lane.run_ns(rows) > tightest_ns:
+            rows -= 1
+        return rows
 
     def _crowded_rows(self, lane: Lane) -> int:
         """Rows per batch where some of those that wait will have to be dropped; 0 where that is not to be expected.
@@ -213,15 +252,16 @@ class Lookahead:
         return Score(rows * time_ns + late_ns + cost_ns, late_now + late)
 
 
-def _overdue(view: View, now: int) -> Lane | None:
+def _overdue(lanes: Sequence[Lane], view: View, now: int) -> Lane | None:
     """The lane whose head has waited longest, when that is longer than anybody should be passed over."""
-    waiting = [(head.arrival_ns, i) for i, lane in enumerate(view.lanes) if (head := lane.queue.head(now))]
     round_ns = sum([view.lane_of(entry.model).run_ns(len(entry.requests)) for entry in view.stack])
-    for _, i in waiting:
-        lane = view.lanes[i]
+    oldest, oldest_ns = None, now
+    for lane in lanes:
+        head = lane.queue.head(now)
+        if head is not None and head.arrival_ns <= oldest_ns:
+            oldest, oldest_ns = lane, head.arrival_ns
         round_ns += lane.run_ns(min(len(lane.queue), lane.rows_max))
-    oldest_ns, i = min(waiting)
-    return view.lanes[i] if now - oldest_ns > ROUNDS * round_ns else None
+    return oldest if now - oldest_ns > ROUNDS * round_ns else None
 
 
 def _is_alone(lane: Lane, now: int) -> bool:
