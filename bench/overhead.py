@@ -18,10 +18,11 @@ from bench.measure_core import POLICIES, measure_decisions, measure_policy, meas
 from bench.measure_live import measure_gaps
 from bench.measure_memory import measure_memory
 from bench.models import subject
+from lazybatch.errors import InvalidInput
 
 CHAIN_MODELS = ("resnet50", "mobilenetv2", "bert-base", "ppocr-det", "ppocr-rec")
 QUICK_MODELS = ("ppocr-rec", "ppocr-cls")
-PARTS = ("core", "chain", "live", "memory")
+PARTS = ("core", "chain", "torch", "live", "memory")
 DISPATCH_LIMIT_US = {"lookahead": 60.0}
 SIMULATED_LEAST = {"lookahead": 25_000}
 
@@ -30,6 +31,7 @@ parts
   core    scheduler microseconds per dispatch (every policy; one model and four), the default policy's decisions;
           simulated dispatches/s
   chain   one batch node by node against the whole optimised model, interleaved; are the answers bit-identical?
+  torch   the same for torch modules of the zoo, against the module itself run eagerly (needs torch)
   live    time between the end of one node and the start of the next while clients keep the engine busy; what a
           decision of the default policy takes there
   memory  what the process grows by against what the executor planned, in a fresh process
@@ -85,6 +87,22 @@ def chain_part(report: Report, models: list[str], batch_sizes: tuple[int, ...], 
             )
 
 
+def torch_part(report: Report, quick: bool, batch_sizes: tuple[int, ...], seconds: float) -> None:
+    """Chain over whole, and bit-identity, of torch modules."""
+    try:
+        from bench import measure_torch
+    except ImportError as error:
+        raise InvalidInput(f"the part 'torch' needs torch: {error}") from error
+    for name in measure_torch.QUICK_MODELS if quick else measure_torch.MODELS:
+        progress(f"torch: {name}")
+        rows = measure_torch.measure_torch(name, batch_sizes, seconds)
+        report.rows += rows
+        for row in rows:
+            label = f"{name}/batch{row['batch']}"
+            report.at_most(f"torch_chain_over_whole/{label}", row["chain_over_whole"], 1.02)
+            report.figure(f"torch_bit_identical/{label}", row["bit_identical"], "True", row["bit_identical"])
+
+
 def live_part(report: Report, quick: bool) -> None:
     """The gap between nodes of a model of several nodes, and, as a harder case, between batches of a one-node model."""
     for name in ("ppocr-rec", "ppocr-cls"):
@@ -122,6 +140,8 @@ def main(chosen: argparse.Namespace) -> int:
         core_part(report, quick)
     if "chain" in chosen.parts:
         chain_part(report, models, tuple(chosen.batch_sizes), seconds)
+    if "torch" in chosen.parts:
+        torch_part(report, quick, tuple(chosen.batch_sizes), seconds)
     if "live" in chosen.parts:
         live_part(report, quick)
     if "memory" in chosen.parts:

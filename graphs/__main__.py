@@ -1,4 +1,4 @@
-"""Command line of the zoo: `python -m graphs list` and `python -m graphs export --model NAME -o DIR`."""
+"""Command line of the zoo: `python -m graphs list`, and `export` (ONNX) or `build` (torch) `--model NAME -o DIR`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from graphs.build import BuildError, save
 from graphs.export import ExportError, compare, describe, export
 from graphs.zoo import LENGTH_DEFAULT, LENGTH_MAX, ZOO
 
@@ -31,8 +32,7 @@ def _parser() -> argparse.ArgumentParser:
         "against torch on fresh inputs. Prints one JSON object per model. "
         "Example: python -m graphs export --model bert-base --length 128 -o out/zoo",
     )
-    make.add_argument("--model", required=True, choices=[*ZOO, "all"], help="which model; 'all' for each of them")
-    make.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="folder to write into")
+    _common(make)
     make.add_argument(
         "--length",
         type=_length,
@@ -40,8 +40,29 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"tokens per row of BERT, 2 to {LENGTH_MAX}, or 'any' for a dynamic length (default {LENGTH_DEFAULT})",
     )
-    make.add_argument("--seed", type=int, default=0, help="seed of the weights (default 0)")
+    program = commands.add_parser(
+        "build",
+        help="build a model and write it as a torch program with a dynamic batch",
+        description="Build a model with seeded weights and write it as an exported torch program with a dynamic batch, "
+        "which `lazybatch` takes like an ONNX file. Prints one JSON object per model. "
+        "Example: python -m graphs build --model all -o out/zoo",
+    )
+    _common(program)
+    program.add_argument(
+        "--length",
+        type=int,
+        choices=range(2, LENGTH_MAX + 1),
+        default=LENGTH_DEFAULT,
+        metavar="N",
+        help=f"tokens per row of BERT, 2 to {LENGTH_MAX} (default {LENGTH_DEFAULT})",
+    )
     return parser
+
+
+def _common(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", required=True, choices=[*ZOO, "all"], help="which model; 'all' for each of them")
+    command.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="folder to write into")
+    command.add_argument("--seed", type=int, default=0, help="seed of the weights (default 0)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,9 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     for name in ZOO if options.model == "all" else [options.model]:
         try:
+            if options.command == "build":
+                file = save(name, options.output, length=options.length, seed=options.seed)
+                print(json.dumps({"model": name, "file": str(file), "bytes": file.stat().st_size}))
+                continue
             path = export(name, options.output, length=options.length, seed=options.seed)
             difference = compare(name, path, length=options.length or LENGTH_DEFAULT, seed=options.seed)
-        except (ExportError, OSError) as error:
+        except (BuildError, ExportError, OSError) as error:
             print(f"graphs: {error}", file=sys.stderr)
             return 1
         print(json.dumps({"model": name, **describe(path), "relative_difference_from_torch": difference}))

@@ -7,7 +7,6 @@ Must not know: the networks themselves.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import logging
 import os
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphs.build import build
 from graphs.zoo import LENGTH_DEFAULT, ZOO, file_name, sample
 
 OPSET = 18
@@ -40,7 +40,7 @@ def export(name: str, directory: Path, *, length: int | None = LENGTH_DEFAULT, s
     except ModuleNotFoundError as missing:
         raise ExportError("building the zoo needs torch: pip install 'lazybatch[torch]'") from missing
     entry = ZOO[name]
-    model = importlib.import_module(entry.module).build(seed)
+    model = build(name, seed)
     example = tuple(torch.from_numpy(array) for array in sample(name, 2, length=length or LENGTH_DEFAULT).values())
     axes: dict[int, Any] = {0: torch.export.Dim("batch", min=1, max=1 << 16)}
     if entry.tokens and length is None:
@@ -97,7 +97,7 @@ def compare(name: str, path: Path, *, rows: int = 3, length: int = LENGTH_DEFAUL
     from lazybatch.executors.ort_session import open_session
 
     inputs = sample(name, rows, length=length, seed=seed + 1)
-    model = importlib.import_module(ZOO[name].module).build(seed)
+    model = build(name, seed)
     with torch.no_grad():
         answer = model(*(torch.from_numpy(array) for array in inputs.values()))
     wanted = [tensor.numpy() for tensor in (answer if isinstance(answer, tuple) else (answer,))]

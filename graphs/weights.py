@@ -25,6 +25,8 @@ def seed_convolutional(model: nn.Module, example: Tensor, seed: int) -> None:
             if isinstance(module, nn.Conv2d):
                 fan_in = module.weight[0].numel()
                 module.weight.normal_(0.0, (2.0 / fan_in) ** 0.5, generator=generator)
+                if module.bias is not None:
+                    module.bias.normal_(0.0, 0.1, generator=generator)
             elif isinstance(module, nn.BatchNorm2d):
                 module.weight.uniform_(0.6, 1.4, generator=generator)
                 module.bias.normal_(0.0, 0.2, generator=generator)

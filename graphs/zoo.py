@@ -30,6 +30,7 @@ class Entry:
 
 ZOO: Mapping[str, Entry] = {
     "resnet50": Entry("ResNet-50", "graphs.resnet", ("image",), ("logits",)),
+    "vgg16": Entry("VGG-16", "graphs.vgg", ("image",), ("logits",)),
     "mobilenetv2": Entry("MobileNetV2", "graphs.mobilenet", ("image",), ("logits",)),
     "bert-base": Entry(
         "BERT-base", "graphs.bert", ("input_ids", "attention_mask"), ("last_hidden_state", "pooler_output"), tokens=True

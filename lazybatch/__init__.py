@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lazybatch.api import BatchedFunction, LazyBatcher, batched
+    from lazybatch.checking import CheckReport, check
     from lazybatch.config import Level
     from lazybatch.engine import Stats
     from lazybatch.errors import (
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "lazybatch.api": ("BatchedFunction", "LazyBatcher", "batched"),
+    "lazybatch.checking": ("CheckReport", "check"),
     "lazybatch.config": ("Level",),
     "lazybatch.engine": ("Stats",),
     "lazybatch.errors": (
@@ -64,6 +66,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "BatchedFunction",
     "CallableModel",
+    "CheckReport",
     "DeadlineExceeded",
     "ExecutionError",
     "Explanation",
@@ -81,6 +84,7 @@ __all__ = [
     "Stats",
     "TableMismatch",
     "batched",
+    "check",
     "load",
     "profile",
 ]

@@ -1,6 +1,6 @@
-"""What `lazybatch check` says of a model: may rows join, and what does serving it node by node cost?
+"""What `check` says of a model: may rows join, and what does serving it node by node cost?
 
-Owns: `CheckReport` and its measuring, node by node against the whole model in one process, interleaved.
+Owns: `check`, `CheckReport` and its measuring, node by node against the whole model in one process, interleaved.
 Must not know: how the model was cut, the scheduler, printing.
 """
 
@@ -8,19 +8,34 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from lazybatch.errors import ExecutionError, InvalidInput
-from lazybatch.executors.ort_model import OrtModel
+from lazybatch.executors.base import Model
+from lazybatch.partition.pieces import Partition
 
 ROUNDS_MAX = 101
 ROUNDS_MIN = 5
 SECONDS = 3.0
 WARM_UP = 3
+
+
+class Partitioned(Model, Protocol):
+    """A model made from a partition, whatever runs it."""
+
+    @property
+    def partition(self) -> Partition:
+        """What it was cut into."""
+
+    def sample_row(self, seed: int) -> dict[str, Any]:
+        """One made-up row as callers give it. Raises `InvalidInput` where its shape is not known."""
+
+    def whole_call(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """The whole model on a batch, batch axis included, by output name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +57,17 @@ class CheckReport:
     notes: tuple[str, ...]
 
 
-def check_model(model: OrtModel) -> CheckReport:
-    """Measure a loaded model. Raises `ModelError` where its directory no longer holds the whole model."""
-    partition = model.partition
+def check(model: Model) -> CheckReport:
+    """Measure a model from `lazybatch.load`.
+
+    Raises `ModelError` where its directory no longer holds the whole model, `InvalidInput` for a plain callable.
+    """
+    if not hasattr(model, "whole_call"):
+        raise InvalidInput(f"{model.name!r} is a plain callable: it is served whole, there are no nodes to check")
+    cut = cast(Partitioned, model)
+    partition = cut.partition
     try:
-        ratio, identical = _compare(model)
+        ratio, identical = _compare(cut)
     except (InvalidInput, ExecutionError):
         ratio, identical = None, None
     notes = partition.provenance.get("notes", ())
@@ -62,15 +83,12 @@ def check_model(model: OrtModel) -> CheckReport:
     )
 
 
-def _compare(model: OrtModel) -> tuple[float, bool]:
+def _compare(model: Partitioned) -> tuple[float, bool]:
     """The ratio of medians, and whether the answers are equal. Raises `InvalidInput`, `ExecutionError`."""
     given = model.sample_row(0)
     row = model.admit(given)
     feeds = {name: _batched(model, name, np.asarray(value)) for name, value in given.items()}
-    session = model.whole_session()
-    used = {value.name for value in session.get_inputs()}
-    feeds = {name: value for name, value in feeds.items() if name in used}
-    names = [value.name for value in session.get_outputs()]
+    whole_model = model.whole_call()
     executor = model.executor(max_batch_size=1)
     nodes = range(len(model.graph))
 
@@ -81,7 +99,7 @@ def _compare(model: OrtModel) -> tuple[float, bool]:
         return executor.close(0)[0]
 
     def whole() -> Any:
-        return dict(zip(names, session.run(names, feeds), strict=True))
+        return whole_model(feeds)
 
     try:
         ratio = _ratio(chain, whole)
@@ -89,7 +107,7 @@ def _compare(model: OrtModel) -> tuple[float, bool]:
         want = whole()
         identical = all(
             np.array_equal(_unbatched(got[name], want[name]), want[name], equal_nan=want[name].dtype.kind == "f")
-            for name in names
+            for name in want
         )
     finally:
         executor.shutdown()
@@ -111,7 +129,7 @@ def _ratio(one: Callable[[], Any], other: Callable[[], Any]) -> float:
     return statistics.median(times[0]) / statistics.median(times[1])
 
 
-def _batched(model: OrtModel, name: str, value: Any) -> Any:
+def _batched(model: Partitioned, name: str, value: Any) -> Any:
     """A caller's row with its batch axis."""
     boundary = model.partition.boundaries[name]
     return value if boundary.axis is None or not boundary.unit else np.expand_dims(value, boundary.axis)

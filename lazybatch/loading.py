@@ -1,12 +1,13 @@
 """One way in: whatever a user has, as a model that can be served.
 
-Owns: `load`: telling apart model files, partition directories and callables, and the use of the cache.
+Owns: `load`: telling apart model files, modules, partition directories and callables, and the use of the cache.
 Must not know: how models are cut or run. Frameworks are imported only when a source needs them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,27 +21,36 @@ from lazybatch.partition.cache import cache_key, cached_partition, temporary_par
 from lazybatch.partition.manifest import load_partition
 from lazybatch.partition.pieces import Partition
 
+PROGRAM_SUFFIX = ".pt2"
+"""Of files that `torch.export.save` writes."""
+
 
 def load(
     source: Any,
     *,
     preempt_within: float | None = None,
     batch_axes: Mapping[str, int | None] | None = None,
-    example_inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    example_inputs: Any = None,
     tolerance: float | None = None,
     require_joinable: bool = False,
     threads: int | None = None,
     providers: str | Sequence[str] | None = None,
+    device: Any = None,
     cache: bool = True,
 ) -> Model:
-    """A model ready to be served, from an ONNX file, a partition directory, or a callable list -> list.
+    """A model ready to be served, from an ONNX file, a torch module, a partition directory, or a callable list -> list.
+
+    A torch module (or exported program, or the ``.pt2`` file of one) is exported with ``torch.export``; it must be in
+    evaluation mode, and needs ``example_inputs`` as its ``forward`` takes them, batch axis included: a tensor, a tuple
+    of arguments, or a dict of arguments by name. Rows go in as arrays or tensors, and come out as arrays.
 
     preempt_within: the longest time, in seconds, the server may be unpreemptible at one row; None: as fine as stays
     cheap. batch_axes: input -> axis (None: the same for all rows); None: found and proved by probing.
     example_inputs: one request, or several, that the model accepts. tolerance: allowed deviation of joined rows over
     the row's own magnitude, for models that cannot be exact (dynamic quantisation). require_joinable: refuse a model
-    whose rows cannot share a batch, instead of serving them one at a time. threads, providers: of ONNX Runtime.
-    cache: keep the partition below ``LAZYBATCH_CACHE`` (default ``~/.cache/lazybatch``).
+    whose rows cannot share a batch, instead of serving them one at a time. threads: that operators share.
+    providers: of ONNX Runtime. device: of a torch module; None: where its weights lie. cache: keep the partition below
+    ``LAZYBATCH_CACHE`` (default ``~/.cache/lazybatch``).
 
     Raises `ModelError` saying which part of the model is the culprit, `InvalidInput` for impossible options.
     """
@@ -51,8 +61,12 @@ def load(
         "tolerance": tolerance,
     }
     given = [name for name, value in cutting.items() if value is not None]
+    if _is_torch(source):
+        if providers is not None:
+            raise InvalidInput("providers are ONNX Runtime's; a torch module takes device")
+        return _torch_model(source, cutting, threads, device, require_joinable, cache)
     if callable(source) and not isinstance(source, str | Path):
-        if given or require_joinable or threads is not None or providers is not None:
+        if given or require_joinable or threads is not None or providers is not None or device is not None:
             raise InvalidInput(f"a callable is served whole: it takes no {', '.join(given) or 'ONNX options'}")
         return CallableModel(source)
     if not isinstance(source, str | Path):
@@ -62,13 +76,77 @@ def load(
         if given:
             raise InvalidInput(f"{path} is partitioned already: {', '.join(given)} cannot be changed any more")
         partition = load_partition(path)
+        if partition.provenance.get("framework") == "torch":
+            return _accepted(_torch_partition(partition, threads, device), require_joinable)
     else:
         partition = _partition(path, cutting, threads, providers, cache)
-    if require_joinable and partition.reason is not None:
-        raise ModelError(f"model {partition.model!r}: rows cannot share a batch: {partition.reason}")
     from lazybatch.executors.ort_model import OrtModel
 
-    return OrtModel(partition, threads=threads, providers=providers)
+    if device is not None:
+        raise InvalidInput(f"device={device!r} is for torch modules; ONNX models take providers")
+    return _accepted(OrtModel(partition, threads=threads, providers=providers), require_joinable)
+
+
+def _accepted(model: Model, require_joinable: bool) -> Model:
+    """The model, unless it had to be joinable and is not."""
+    if require_joinable and model.reason is not None:
+        raise ModelError(f"model {model.name!r}: rows cannot share a batch: {model.reason}")
+    return model
+
+
+def _is_torch(source: Any) -> bool:
+    """Whether it is torch's to load; torch is not imported to find out."""
+    if isinstance(source, str | Path):
+        return Path(source).suffix == PROGRAM_SUFFIX
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(source, torch.nn.Module | torch.export.ExportedProgram)
+
+
+def _torch_model(
+    given: Any, cutting: Mapping[str, Any], threads: int | None, device: Any, require_joinable: bool, cache: bool
+) -> Model:
+    """A torch module as a model, its cuts from the cache where it may be used."""
+    try:
+        import lazybatch.executors.torch_model as runtime
+        import lazybatch.partition.torch as cutter
+    except ImportError as error:
+        raise ModelError(f"torch modules need torch ({error}); run `pip install lazybatch[torch]`") from error
+    source = cutter.read_source(given, cutting["example_inputs"], device=device)
+
+    def build(directory: Path) -> Partition:
+        return cutter.partition_torch(
+            source,
+            directory,
+            preempt_within_s=cutting["preempt_within"],
+            batch_axes=cutting["batch_axes"],
+            tolerance=cutting["tolerance"],
+        )
+
+    if cache:
+        parts = {
+            **cutting,
+            "model": source.name,
+            "graph": cutter.identity(source, cutting["batch_axes"]),
+            "runtime": f"torch {runtime.torch_version()}",
+            "example_inputs": _digest_examples([dict(zip(source.examples, row, strict=True)) for row in source.rows()]),
+        }
+        partition = cached_partition(cache_key(parts), build)
+    else:
+        partition = temporary_partition(build)
+    model = runtime.TorchModel(partition, cutter.load_program(partition, source), source=source, threads=threads)
+    return _accepted(model, require_joinable)
+
+
+def _torch_partition(partition: Partition, threads: int | None, device: Any) -> Model:
+    """The model of a directory that a torch module was partitioned into, its program with it."""
+    try:
+        import lazybatch.executors.torch_model as runtime
+        import lazybatch.partition.torch as cutter
+    except ImportError as error:
+        raise ModelError(f"torch modules need torch ({error}); run `pip install lazybatch[torch]`") from error
+    if device is not None:
+        raise InvalidInput(f"{partition.directory} is partitioned already: device cannot be changed any more")
+    return runtime.TorchModel(partition, cutter.load_program(partition), threads=threads)
 
 
 def _partition(

@@ -48,6 +48,36 @@ def mixing(tmp_path: Path) -> Path:
     return save(model, tmp_path / "mixing.onnx")
 
 
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """An exported torch program with a dynamic batch."""
+    import torch
+
+    from tests.torch_modules import sound
+
+    batch = sound("tied").batch(2)
+    axes = {"x": {0: torch.export.Dim("n")}}
+    torch.export.save(torch.export.export(sound("tied").module(), (), batch, dynamic_shapes=axes), tmp_path / "t.pt2")
+    return tmp_path / "t.pt2"
+
+
+def test_torch_programs(capsys: pytest.CaptureFixture[str], program: Path, tmp_path: Path) -> None:
+    """check, partition and profile take an exported torch program as they take an ONNX file."""
+    status, got = run_json(capsys, "check", program, "--preempt-within-ms", "0.001")
+    assert (status, got["joinable"], got["identical"]) == (0, True, True)
+    status, got = run_json(capsys, "partition", program, "-o", tmp_path / "parts", "--preempt-within-ms", "0.001")
+    assert (status, got["joinable"]) == (0, True)
+    assert got["nodes"] > 1
+    assert lb.load(tmp_path / "parts").fingerprint == got["fingerprint"]
+    status, got = run_json(
+        capsys, "profile", program, "-o", tmp_path / "t.json", "--budget-s", "0.1", "--batch-sizes", "1,2"
+    )
+    assert status == 0
+    np.savez(tmp_path / "rows.npz", x=np.zeros((2, 8), np.float32))
+    text = refused(capsys, "partition", program, "-o", tmp_path / "more", "--inputs", tmp_path / "rows.npz")
+    assert "brings its own example inputs" in text
+
+
 class TestCheck:
     """``check``: the promised keys, and an exit status that follows from them."""
 
@@ -74,7 +104,7 @@ class TestCheck:
     ) -> None:
         """Should the nodes ever answer differently from the whole model, that is exit status 1 and said in capitals."""
         report = CheckReport("mlp", 2, True, None, float("nan"), 1.0, False, ("a note",))
-        monkeypatch.setattr("lazybatch.cli.checks.check_model", lambda model: report)
+        monkeypatch.setattr("lazybatch.cli.checks.check", lambda model: report)
         status, got = run_json(capsys, "check", mlp)
         assert (status, got["identical"], got["max_abs_diff"]) == (1, False, None)
         assert main(["check", str(mlp)]) == 1

@@ -67,6 +67,11 @@ def _as_model(given: Any, name: str | None, length_bucket_width: int) -> Model:
                 "their shapes are equal (a CallableModel takes length_bucket_width itself)"
             )
         return cast(Model, given)
+    if callable(getattr(given, "forward", None)) and hasattr(given, "state_dict"):
+        raise InvalidInput(
+            f"a {type(given).__name__} looks like a torch module: load it first, with "
+            "lazybatch.load(module, example_inputs=...)"
+        )
     if isinstance(given, str | bytes) or not callable(given):
         raise InvalidInput(
             f"expected a model from lazybatch.load, a callable list[inputs] -> list[outputs], or a mapping of names to "

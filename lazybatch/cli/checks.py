@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from lazybatch.checking import CheckReport, check_model
+from lazybatch.checking import CheckReport, check
 from lazybatch.cli.measuring import read_rows, seconds_of
 from lazybatch.cli.output import Report, aligned
-from lazybatch.errors import InvalidInput
-from lazybatch.executors.ort_model import OrtModel
-from lazybatch.loading import load
+from lazybatch.loading import PROGRAM_SUFFIX, load
 
 
 def run(path: Path, preempt_within_ms: float | None, inputs: Path | None, threads: int | None) -> Report:
@@ -24,10 +22,9 @@ def run(path: Path, preempt_within_ms: float | None, inputs: Path | None, thread
     """
     rows = None if inputs is None else read_rows(inputs)
     within_s = seconds_of(preempt_within_ms)
-    model = load(path, preempt_within=within_s, example_inputs=rows if path.is_file() else None, threads=threads)
-    if not isinstance(model, OrtModel):
-        raise InvalidInput(f"{str(path)!r} is no ONNX model")
-    found = check_model(model)
+    examples = rows if path.is_file() and path.suffix != PROGRAM_SUFFIX else None  # a program brings its own
+    model = load(path, preempt_within=within_s, example_inputs=examples, threads=threads)
+    found = check(model)
     return Report(asdict(found), _lines(found), holds=found.joinable and found.identical is not False)
 
 

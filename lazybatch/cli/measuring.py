@@ -17,7 +17,7 @@ import numpy as np
 from lazybatch.cli.output import Report, aligned, milliseconds, progress_bar
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Model
-from lazybatch.loading import load
+from lazybatch.loading import PROGRAM_SUFFIX, load
 from lazybatch.profiler import Progress, profile, verdict
 
 
@@ -44,7 +44,7 @@ def run(options: Options) -> Report:
     model = load(
         options.model,
         preempt_within=seconds_of(options.preempt_within_ms),
-        example_inputs=rows if options.model.is_file() else None,
+        example_inputs=rows if options.model.is_file() and options.model.suffix != PROGRAM_SUFFIX else None,
         threads=options.threads,
     )
     partial = options.output.with_name(options.output.name + ".partial")

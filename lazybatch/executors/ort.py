@@ -1,6 +1,6 @@
 """Runs the nodes of an ONNX model on sub-batches that can be parked, merged and thinned out.
 
-Owns: `OrtExecutor`: which sub-batch stands at which node, and how a node is run on it.
+Owns: `OrtExecutor`: how a node is run on a sub-batch, and what memory is planned for it.
 Must not know: the scheduler, threads, time, how the model was cut, where rows lie (`RowStore` does).
 
 Nodes read and write a sub-batch's buffers in place: a dispatch is one call on a binding made before, for this node,
@@ -11,24 +11,21 @@ with outputs allocated by ONNX Runtime; from then on outputs are bound. Nodes th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from lazybatch.errors import ExecutionError, InvalidInput, InvariantError
+from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import MemoryPlan, Row
+from lazybatch.executors.chain import ChainExecutor, rows_capacity
 from lazybatch.executors.ort_piece import OrtPiece, Place, copy_out, shape_of
 from lazybatch.executors.resident import resident_bytes
 from lazybatch.executors.row_store import RowStore, Step, SubBatch
-from lazybatch.executors.rows import survivors
 from lazybatch.partition.pieces import Partition
 
 SETS_PLANNED = 2
 """Buffer sets that are really there from the start: the active sub-batch and one that is parked."""
-_REHEARSAL = -1
-"""Sub-batch and request of a planning run; schedulers count from 0."""
 
 
-class OrtExecutor:
+class OrtExecutor(ChainExecutor[SubBatch]):
     """An `Executor` over the sessions of one partition; see the module's text.
 
     weights_bytes: of all nodes. loaded_bytes: what the process grew by when the sessions were opened, which is less
@@ -46,13 +43,11 @@ class OrtExecutor:
         weights_bytes: int = 0,
         loaded_bytes: int = 0,
     ) -> None:
-        if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int) or max_batch_size < 1:
-            raise InvalidInput(f"max_batch_size must be a positive integer, got {max_batch_size!r}")
-        self._partition = partition
+        store = RowStore(partition, rows_capacity(partition, max_batch_size), with_buffers=on_cpu)
+        super().__init__(partition, store)
         self.pieces = pieces
-        self._store = RowStore(partition, max_batch_size if partition.joinable else 1, with_buffers=on_cpu)
+        self._store: RowStore = store
         self._bindable = [all(map(self._store.has_buffer, (*p.inputs, *p.outputs))) for p in partition.pieces]
-        self._live: dict[int, SubBatch] = {}
         self._weights_bytes = weights_bytes
         self._grown_bytes = loaded_bytes
         self._scratch_bytes = 0
@@ -84,29 +79,8 @@ class OrtExecutor:
         """What is planned so far: weights, all buffers, and the scratch memory measured by `plan`."""
         return MemoryPlan(self._weights_bytes, self._store.pool.nbytes, self._scratch_bytes)
 
-    def _rehearse(self, row: Row, rows: int) -> dict[int, Any]:
-        """Run all nodes on copies of one row."""
-        self.open(_REHEARSAL, dict.fromkeys(range(rows), row), rows)
-        try:
-            for node in range(len(self.pieces)):
-                self.run(_REHEARSAL, node)
-            return self.close(_REHEARSAL)
-        finally:
-            self.discard(_REHEARSAL)
-
-    def open(self, sub_batch: int, rows: Mapping[int, Row], padded_rows: int) -> None:
-        """Gather rows into buffers. Padding repeats the last row; it is dropped at the first merge or eviction."""
-        count = len(rows)
-        if sub_batch in self._live or not count or padded_rows < count:
-            raise InvariantError(f"sub-batch {sub_batch} opened twice, empty, or with {count} of {padded_rows} rows")
-        self._check_room(sub_batch, padded_rows)
-        self._live[sub_batch] = self._store.begin(rows, padded_rows)
-
-    def run(self, sub_batch: int, node: int) -> None:
-        """Run one node on all rows. Raises `ExecutionError` naming the node."""
-        state = self._live[sub_batch]
-        if node != state.cursor:
-            raise InvariantError(f"sub-batch {sub_batch} stands at node {state.cursor}, not {node}")
+    def _advance(self, state: SubBatch, node: int) -> None:
+        """Run one node on all rows, on memory bound to it where that is possible."""
         step = state.frame.steps[node]
         if step is None and self._bindable[node] and state.layout.knows(self.pieces[node].outputs):
             step = state.frame.steps[node] = self._bind(state, node)
@@ -117,58 +91,6 @@ class OrtExecutor:
                 step()
             except Exception as error:
                 raise self.pieces[node].failure(error) from error
-        state.cursor = node + 1
-
-    def merge(self, target: int, source: int) -> None:
-        """Join two sub-batches. Only the smaller side's rows are copied, in live buffers only."""
-        one, other = self._live[target], self._live[source]
-        if one.cursor != other.cursor or one.layout.signature != other.layout.signature or not self._partition.joinable:
-            raise InvariantError(f"sub-batches {target} and {source} do not stand at the same node with equal shapes")
-        large, small = (other, one) if len(other.requests) > len(one.requests) else (one, other)
-        total = len(large.requests) + len(small.requests)
-        self._check_room(target, total)
-        self._store.append(large, small, total)
-        large.requests.extend(small.requests)
-        del self._live[source]
-        self._live[target] = large
-        self._store.end(small)
-
-    def evict(self, sub_batch: int, requests: Collection[int]) -> None:
-        """Remove rows; the last rows move into the holes."""
-        state = self._live[sub_batch]
-        gone = [row for row, request in enumerate(state.requests) if request in set(requests)]
-        if len(gone) != len(set(requests)) or len(gone) == len(state.requests):
-            raise InvariantError(f"sub-batch {sub_batch} does not hold more than the requests {sorted(requests)}")
-        order = survivors(len(state.requests), gone)
-        self._store.keep(state, order)
-        state.requests = [state.requests[row] for row in order]
-
-    def close(self, sub_batch: int) -> dict[int, Any]:
-        """Results by request: a dict of arrays of their own. See `Partition` for what has a batch axis."""
-        state = self._live[sub_batch]
-        if state.cursor != len(self.pieces):
-            raise InvariantError(f"sub-batch {sub_batch} closed at node {state.cursor} of {len(self.pieces)}")
-        results: dict[int, dict[str, Any]] = {request: {} for request in state.requests}
-        for name in self._partition.outputs:
-            for request, value in zip(state.requests, self._store.scatter(state, name), strict=True):
-                results[request][name] = value
-        self.discard(sub_batch)
-        return dict(results)
-
-    def discard(self, sub_batch: int) -> None:
-        """End a sub-batch without results, however far it got. Its buffers and their bindings serve the next one."""
-        state = self._live.pop(sub_batch, None)
-        if state is not None:
-            self._store.end(state)
-
-    def shutdown(self) -> None:
-        """Free buffers and bindings; sessions belong to the model."""
-        self._live.clear()
-        self._store.clear()
-
-    def _check_room(self, sub_batch: int, rows: int) -> None:
-        if rows > self._store.capacity:
-            raise InvariantError(f"sub-batch {sub_batch} has {rows} rows; {self._store.capacity} were planned for")
 
     def _bind(self, state: SubBatch, node: int) -> Step | None:
         """The call that runs a node on this sub-batch's buffers; None where ONNX Runtime would not write to them."""

@@ -6,19 +6,19 @@ Must not know: how the model was cut, the scheduler, buffers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from lazybatch.core.graph import NodeGraph
 from lazybatch.errors import ExecutionError, InvalidInput, ModelError
+from lazybatch.executors.admission import admit_row
 from lazybatch.executors.base import Row
 from lazybatch.executors.ort import OrtExecutor
-from lazybatch.executors.ort_admission import admit_row
 from lazybatch.executors.ort_piece import OrtPiece, run_chain
-from lazybatch.executors.ort_sample import sample_row
 from lazybatch.executors.ort_session import CPU, CUDA, open_session, pool_threads, provider_names
 from lazybatch.executors.resident import resident_bytes
+from lazybatch.executors.sample import sample_row
 from lazybatch.partition.pieces import Partition
 
 
@@ -83,12 +83,12 @@ class OrtModel:
         return self._threads or pool_threads()
 
     def admit(self, inputs: Any) -> Row:
-        """Check and copy one row; see `lazybatch.executors.ort_admission`. Raises `InvalidInput`."""
+        """Check and copy one row; see `lazybatch.executors.admission`. Raises `InvalidInput`."""
         weights = self.partition.provenance.get("weights")
         return admit_row(self.partition, inputs, weights if isinstance(weights, Sequence) else ())
 
     def sample_row(self, seed: int) -> dict[str, Any]:
-        """One made-up row as callers give it; see `lazybatch.executors.ort_sample`. Raises `InvalidInput`."""
+        """One made-up row as callers give it; see `lazybatch.executors.sample`. Raises `InvalidInput`."""
         return sample_row(self.partition, seed)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,3 +122,14 @@ class OrtModel:
         if not path.exists():
             raise ModelError(f"model {self.name!r}: its directory {self.partition.directory} holds no whole model")
         return open_session(path, optimise=False, threads=self._threads, providers=self._providers)
+
+    def whole_call(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """The optimised whole model on a batch, batch axis included, by output name. Raises `ModelError`."""
+        session = self.whole_session()
+        used = [value.name for value in session.get_inputs()]
+        names = [value.name for value in session.get_outputs()]
+
+        def call(feeds: Mapping[str, Any]) -> dict[str, Any]:
+            return dict(zip(names, session.run(names, {name: feeds[name] for name in used}), strict=True))
+
+        return call

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lazybatch.errors import InvariantError
 from lazybatch.executors.base import Row
 from lazybatch.executors.buffers import BufferPool, BufferSet
 from lazybatch.executors.layout import Layout
 from lazybatch.executors.ort_piece import ONNX_TYPES, to_python
-from lazybatch.executors.rows import by_row, take_rows
+from lazybatch.executors.rows import gathered, handed_out, size_at, take_rows, with_axis
 from lazybatch.executors.slots import assign_slots
 from lazybatch.partition.pieces import Boundary, Kind, Partition
 
@@ -57,6 +56,11 @@ class SubBatch:
         self.frame: Frame
         self.values: dict[str, Any] = {}
         self.cursor = 0
+
+    @property
+    def signature(self) -> Hashable:
+        """Rows of different signatures never join."""
+        return self.layout.signature
 
 
 class RowStore:
@@ -116,7 +120,7 @@ class RowStore:
         for name in self._partition.inputs:
             if self.has_buffer(name):
                 boundary = self._partition.boundaries[name]
-                layout.learn(name, _with_axis(boundary, row.values[name]).shape, 1)
+                layout.learn(name, with_axis(boundary, row.values[name]).shape, 1)
         self._layouts[row.signature] = layout
         if len(self._layouts) > LAYOUTS_MAX:
             self._layouts.popitem(last=False)
@@ -166,28 +170,16 @@ class RowStore:
             else:
                 state.values[name] = given[0]
             return
-        padded = [_with_axis(boundary, value) for value in (*given, *[given[-1]] * (state.rows - len(given)))]
         if self.has_buffer(name):
-            np.concatenate(padded, boundary.axis, out=self.view(state, name))
+            gathered(boundary, given, state.rows, out=self.view(state, name))
         else:
-            state.values[name] = np.concatenate(padded, boundary.axis)
+            state.values[name] = gathered(boundary, given, state.rows)
 
     def scatter(self, state: SubBatch, name: str) -> list[Any]:
         """One output, per request."""
         boundary = self._partition.boundaries[name]
         value = self._array(state, name)
-        count = len(state.requests)
-        if boundary.kind is Kind.ROWS and boundary.axis is not None and self._splits(boundary, value):
-            if boundary.axis == 0 and boundary.unit:
-                rows = value[:count]
-            else:
-                rows = by_row(value, boundary.axis, state.rows)[:count]
-                if boundary.unit:
-                    rows = rows.squeeze(boundary.axis + 1)
-            return [np.array(row, dtype=value.dtype, order="C") for row in rows]
-        if boundary.kind is Kind.SIZE:
-            value = _size_at(boundary, value, state.rows, 1)
-        return [np.array(value) if isinstance(value, np.ndarray) else value for _ in range(count)]
+        return handed_out(boundary, value, state.rows, len(state.requests), joinable=self._partition.joinable)
 
     def first_row(self, state: SubBatch, name: str) -> Any:
         """A tensor as it would be for the first row alone; None where it cannot be taken apart."""
@@ -196,15 +188,10 @@ class RowStore:
         if boundary.kind is Kind.OPAQUE:
             return None
         if boundary.kind is Kind.SIZE:
-            return _size_at(boundary, value, state.rows, 1)
+            return size_at(boundary, value, state.rows, 1)
         if boundary.kind is Kind.ROWS and boundary.axis is not None:
             return take_rows(value, boundary.axis, state.rows, [0])
         return value
-
-    def _splits(self, boundary: Boundary, value: Any) -> bool:
-        """Whether an answer can be taken apart: served alone, one that is no single row stays as it is."""
-        axis = boundary.axis or 0
-        return self._partition.joinable or not boundary.unit or (np.ndim(value) > axis and value.shape[axis] == 1)
 
     def _array(self, state: SubBatch, name: str) -> Any:
         """A live tensor as an array (or list), wherever it lies."""
@@ -217,7 +204,7 @@ class RowStore:
         for name in self.plan.live[large.cursor]:
             boundary = self._partition.boundaries[name]
             if boundary.kind is Kind.SIZE:
-                rebuilt[name] = _size_at(boundary, self._array(large, name), large.rows, total)
+                rebuilt[name] = size_at(boundary, self._array(large, name), large.rows, total)
             elif boundary.kind is not Kind.ROWS or boundary.axis is None:
                 continue
             elif boundary.axis == 0 and name in self.plan.slot_of:
@@ -239,7 +226,7 @@ class RowStore:
         for name in self.plan.live[state.cursor]:
             boundary = self._partition.boundaries[name]
             if boundary.kind is Kind.SIZE:
-                rebuilt[name] = _size_at(boundary, self._array(state, name), state.rows, len(order))
+                rebuilt[name] = size_at(boundary, self._array(state, name), state.rows, len(order))
             elif boundary.kind is not Kind.ROWS or boundary.axis is None:
                 continue
             elif boundary.axis == 0 and name in self.plan.slot_of:
@@ -266,20 +253,3 @@ class RowStore:
 def _can_be_bound(boundary: Boundary) -> bool:
     """Whether a tensor is plain memory whose shape follows from signature and rows."""
     return boundary.kind is not Kind.OPAQUE and boundary.dtype in ONNX_TYPES
-
-
-def _with_axis(boundary: Boundary, value: NDArray[Any]) -> NDArray[Any]:
-    """One row as a batch of one."""
-    if boundary.kind is not Kind.ROWS or boundary.axis is None or not boundary.unit:
-        return value
-    return np.expand_dims(value, boundary.axis)
-
-
-def _size_at(boundary: Boundary, value: Any, rows: int, wanted: int) -> Any:
-    """What a SIZE tensor seen at ``rows`` rows is at ``wanted`` rows."""
-    if rows == wanted:
-        return value
-    if boundary.proportional is None:
-        raise InvariantError(f"tensor {boundary.name!r} counts rows, but nothing says which of its elements do")
-    follows = np.array(boundary.proportional, dtype=bool).reshape(np.shape(value))
-    return np.where(follows, value // rows * wanted, value).astype(value.dtype)

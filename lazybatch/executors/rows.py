@@ -1,6 +1,6 @@
 """Moving rows within and between arrays that carry them on some axis.
 
-Owns: `by_row`, `take_rows`, `survivors`.
+Owns: rows gathered into a batch, taken from it, handed out, and the order of those that stay when some go.
 Must not know: slots, sub-batches, any runtime.
 
 Row i owns an equal share of the axis, in order. On axis 0 rows are contiguous in memory and can be moved one by one; on
@@ -9,11 +9,14 @@ any other axis every element has a new address and the array is built anew.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lazybatch.errors import InvariantError
+from lazybatch.partition.pieces import Boundary, Kind
 
 
 def by_row(array: NDArray[Any], axis: int, rows: int) -> NDArray[Any]:
@@ -43,3 +46,49 @@ def survivors(rows: int, gone: Collection[int]) -> list[int]:
         if hole < len(order):
             order[hole] = last
     return order
+
+
+def with_axis(boundary: Boundary, value: NDArray[Any]) -> NDArray[Any]:
+    """One row as a batch of one."""
+    if boundary.kind is not Kind.ROWS or boundary.axis is None or not boundary.unit:
+        return value
+    return np.expand_dims(value, boundary.axis)
+
+
+def gathered(
+    boundary: Boundary, given: Sequence[NDArray[Any]], rows: int, out: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """Rows as callers give them as one batch of ``rows``; those beyond the given repeat the last one."""
+    padded = [with_axis(boundary, value) for value in (*given, *[given[-1]] * (rows - len(given)))]
+    axis = boundary.axis or 0
+    return np.concatenate(padded, axis) if out is None else np.concatenate(padded, axis, out=out)
+
+
+def handed_out(boundary: Boundary, value: Any, rows: int, count: int, *, joinable: bool) -> list[Any]:
+    """An output of ``rows`` executed rows as ``count`` answers, each an array of its own.
+
+    joinable: whether the partition is; an output of a row served alone that is no single row is given as it is.
+    """
+    axis = boundary.axis
+    splits = joinable or not boundary.unit or (np.ndim(value) > (axis or 0) and value.shape[axis or 0] == 1)
+    if boundary.kind is Kind.ROWS and axis is not None and splits:
+        if axis == 0 and boundary.unit:
+            parts = value[:count]
+        else:
+            parts = by_row(value, axis, rows)[:count]
+            if boundary.unit:
+                parts = parts.squeeze(axis + 1)
+        return [np.array(part, dtype=value.dtype, order="C") for part in parts]
+    if boundary.kind is Kind.SIZE:
+        value = size_at(boundary, value, rows, 1)
+    return [np.array(value) if isinstance(value, np.ndarray) else value for _ in range(count)]
+
+
+def size_at(boundary: Boundary, value: Any, rows: int, wanted: int) -> Any:
+    """What a SIZE tensor seen at ``rows`` rows is at ``wanted`` rows."""
+    if rows == wanted:
+        return value
+    if boundary.proportional is None:
+        raise InvariantError(f"tensor {boundary.name!r} counts rows, but nothing says which of its elements do")
+    follows = np.array(boundary.proportional, dtype=bool).reshape(np.shape(value))
+    return np.where(follows, value // rows * wanted, value).astype(value.dtype)

@@ -54,6 +54,18 @@ def test_chain_against_whole() -> None:
         assert row["chain_ms"] >= row["nodes_ms"] > 0
 
 
+def test_torch_chain_against_whole() -> None:
+    """A torch module of the zoo, node by node, gives the module's own bits, and every time is there."""
+    from bench.measure_torch import measure_torch
+
+    rows = measure_torch("mobilenetv2", (1, 2), within_s=0.0)
+    assert [row["batch"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["bit_identical"]
+        assert row["nodes"] > 1
+        assert row["chain_ms"] > 0
+
+
 def test_subjects() -> None:
     """A model file gets noise of its own shapes; unknown names and varying shapes are refused by name."""
     target = subject("ppocr-cls")

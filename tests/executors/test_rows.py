@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazybatch.executors.rows import by_row, survivors, take_rows
+from lazybatch.errors import InvariantError
+from lazybatch.executors.rows import by_row, gathered, handed_out, size_at, survivors, take_rows
+from lazybatch.partition.pieces import Boundary, Kind
 
 
 @given(st.integers(1, 12), st.data())
@@ -40,3 +43,40 @@ def test_rows_without_elements_can_be_moved() -> None:
     array = np.zeros((3, 0, 2), np.float32)
     assert take_rows(array, 0, 3, [2, 0]).shape == (2, 0, 2)
     assert by_row(array, 0, 3).shape == (3, 1, 0, 2)
+
+
+@pytest.mark.parametrize(("axis", "unit"), [(0, True), (1, True), (0, False), (1, False)])
+def test_gathered_rows_are_handed_out_again(axis: int, unit: bool) -> None:
+    """What callers give is what they get back, padding apart, in arrays of their own."""
+    boundary = Boundary("x", "float32", Kind.ROWS, axis, unit=unit)
+    given = [np.full((2, 3), k, np.float32) for k in range(3)]
+    batch = gathered(boundary, given, 5)
+    into = np.empty_like(batch)
+    assert gathered(boundary, given, 5, out=into) is into
+    assert np.array_equal(into, batch)
+    got = handed_out(boundary, batch, 5, 3, joinable=True)
+    for mine, want in zip(got, given, strict=True):
+        assert np.array_equal(mine, want)
+        assert not np.shares_memory(mine, batch)
+
+
+def test_what_is_no_row_is_handed_out_whole() -> None:
+    """Shared values go to every request; sizes as for one row; alone, an output of several rows stays as it is."""
+    value = np.arange(4)
+    assert [v.tolist() for v in handed_out(Boundary("s", "int64", Kind.SHARED), value, 2, 2, joinable=True)] == [
+        [0, 1, 2, 3],
+        [0, 1, 2, 3],
+    ]
+    size = Boundary("n", "int64", Kind.SIZE, proportional=(True, False))
+    assert handed_out(size, np.array([6, 7]), 3, 1, joinable=True)[0].tolist() == [2, 7]
+    rows = Boundary("y", "int64", Kind.ROWS, 0)
+    assert handed_out(rows, value, 1, 1, joinable=False)[0].tolist() == [0, 1, 2, 3]
+    assert handed_out(rows, value[:1], 1, 1, joinable=False)[0].tolist() == 0
+
+
+def test_sizes_follow_the_rows() -> None:
+    """Elements that count rows scale with them, others stay; without saying which, nothing can be computed."""
+    size = Boundary("n", "int64", Kind.SIZE, proportional=(True, False))
+    assert size_at(size, np.array([6, 7]), 3, 5).tolist() == [10, 7]
+    with pytest.raises(InvariantError, match="nothing says which"):
+        size_at(Boundary("n", "int64", Kind.SIZE), np.array([6]), 3, 5)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from graphs.__main__ import main
+from graphs.build import arguments, build
 from graphs.export import ExportError, compare, ensure
 from graphs.zoo import ZOO, file_name, sample
 
-PARAMETERS = {"resnet50": 25_557_032, "mobilenetv2": 3_504_872, "bert-base": 109_482_240}
+PARAMETERS = {"resnet50": 25_557_032, "vgg16": 138_357_544, "mobilenetv2": 3_504_872, "bert-base": 109_482_240}
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -82,7 +83,7 @@ def test_export_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "length"), [("resnet50", 64), ("bert-base", 64), ("bert-base", None)])
+@pytest.mark.parametrize(("name", "length"), [("resnet50", 64), ("vgg16", 64), ("bert-base", 64), ("bert-base", None)])
 def test_every_export(tmp_path: Path, name: str, length: int | None) -> None:
     """The larger networks too compute what torch computes, BERT also at a length it was not exported with."""
     path = ensure(name, tmp_path, length=length)
@@ -96,6 +97,7 @@ def test_every_export(tmp_path: Path, name: str, length: int | None) -> None:
         (["export", "--model", "vgg", "-o", "x"], "vgg"),
         (["export", "--model", "bert-base", "--length", "1", "-o", "x"], "length '1'"),
         (["export", "--model", "bert-base"], "-o"),
+        (["build", "--model", "bert-base", "--length", "any", "-o", "x"], "'any'"),
     ],
 )
 def test_bad_arguments_are_named(arguments: list[str], culprit: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,3 +114,17 @@ def test_unwritable_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     target.write_text("")
     assert main(["export", "--model", "mobilenetv2", "-o", str(target)]) == 1
     assert str(target) in capsys.readouterr().err
+
+
+def test_build_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One command writes a torch program with a dynamic batch, whose answers are the module's, and nothing else."""
+    import torch
+
+    assert main(["build", "--model", "mobilenetv2", "-o", str(tmp_path)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    path = Path(report["file"])
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.suffix == ".pt2"
+    given = arguments("mobilenetv2", 3, seed=1)
+    with torch.inference_mode():
+        assert torch.equal(torch.export.load(str(path)).module()(*given), build("mobilenetv2")(*given))

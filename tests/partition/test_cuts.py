@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazybatch.partition.onnx.cuts import NODES_MAX, Cut, Residual, choose
+from lazybatch.partition.cuts import NODES_MAX, Cut, Residual, choose
 
 
 def lengths(costs: list[float], positions: list[int]) -> list[float]:

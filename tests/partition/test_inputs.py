@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lazybatch.errors import InvalidInput
-from lazybatch.partition.onnx.inputs import batch_symbols, candidates, find_recipes, symbolic, typical
-from lazybatch.partition.onnx.rows import Array, Feeds, Recipe
-from lazybatch.partition.onnx.source import Port
+from lazybatch.partition.proof.inputs import batch_symbols, candidates, find_recipes, symbolic, typical
+from lazybatch.partition.proof.ports import Port
+from lazybatch.partition.proof.rows import Array, Feeds, Recipe
 
 
 def ports(**dims: tuple[int | str | None, ...]) -> tuple[Port, ...]:

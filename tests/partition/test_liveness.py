@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazybatch.partition.onnx.liveness import Liveness, captures, constants, inner_graphs, reads
+from lazybatch.partition.onnx.liveness import captures, constants, inner_graphs, liveness_of, reads
 from tests.partition.parts import text_model
 
 BRANCH = """g (float[N,4] x, bool c) => (float[N,4] y) <float[4] w = {1.,2.,3.,4.}>
@@ -42,7 +42,7 @@ def test_output_that_is_an_outer_value() -> None:
 
 def test_live_sets() -> None:
     """After each node: what is still needed, inputs included, weights not."""
-    live = [set(names) for names in Liveness(text_model(BRANCH).graph).live_sets()]
+    live = [set(names) for names in liveness_of(text_model(BRANCH).graph).live_sets()]
     assert live == [{"x", "c", "a"}, {"x", "c", "a", "b"}, {"r", "b"}, {"y"}]
 
 
@@ -56,7 +56,7 @@ def test_empty_names_are_no_values() -> None:
     )
     model.graph.node[1].input.extend(["", "", ""])
     assert "" not in reads(model.graph.node[1])
-    assert all("" not in names for names in Liveness(model.graph).live_sets())
+    assert all("" not in names for names in liveness_of(model.graph).live_sets())
 
 
 def test_constants() -> None:
@@ -67,4 +67,4 @@ def test_constants() -> None:
 def test_early_output_lives_to_the_end() -> None:
     """A model output made early is live until the end."""
     model = text_model("g (float[N] x) => (float[N] a, float[N] y) { a = Relu(x) b = Neg(a) y = Neg(b) }")
-    assert [set(names) for names in Liveness(model.graph).live_sets()] == [{"a"}, {"a", "b"}, {"a", "y"}]
+    assert [set(names) for names in liveness_of(model.graph).live_sets()] == [{"a"}, {"a", "b"}, {"a", "y"}]

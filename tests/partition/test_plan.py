@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from lazybatch.executors.ort_session import open_session
-from lazybatch.partition.onnx import plan as module
-from lazybatch.partition.onnx.join import judge
+from lazybatch.partition import plan as module
+from lazybatch.partition.onnx.build import residuals
+from lazybatch.partition.onnx.graph import OnnxGraph
+from lazybatch.partition.onnx.join import judge_onnx
 from lazybatch.partition.onnx.optimise import optimise
-from lazybatch.partition.onnx.plan import Plan
 from lazybatch.partition.onnx.source import read_source
 from lazybatch.partition.pieces import Kind
+from lazybatch.partition.plan import Plan
 from tests.onnx_models import save
 from tests.partition.parts import text_model
 from tests.partition.test_build import convolutional
@@ -26,7 +28,8 @@ def planned(model: object, folder: Path) -> Plan:
     """The plan of a model."""
     source = read_source(save(model, folder / "m.onnx"))  # type: ignore[arg-type]
     optimised = optimise(source, folder, open_session)
-    return Plan(optimised, judge(source, optimised, None, None, None, open_session), None, open_session)
+    verdict = judge_onnx(source, optimised, None, None, None, open_session)
+    return Plan(OnnxGraph(optimised, open_session), verdict, None)
 
 
 def test_no_cut_through_interleaved_rows(tmp_path: Path) -> None:
@@ -47,8 +50,11 @@ def test_cuts_are_weighed_by_what_lives(tmp_path: Path) -> None:
 
 def test_residual_convolutions_are_found(tmp_path: Path) -> None:
     """Fused residual adds are known with the node that made what they add."""
-    plan = planned(convolutional(), tmp_path)
-    assert all(residual.made < residual.position for residual in plan.residuals())
+    source = read_source(save(convolutional(), tmp_path / "m.onnx"))
+    optimised = optimise(source, tmp_path, open_session)
+    verdict = judge_onnx(source, optimised, None, None, None, open_session)
+    found = residuals(Plan(OnnxGraph(optimised, open_session), verdict, None), optimised)
+    assert all(residual.made < residual.position for residual in found)
 
 
 def test_large_values_are_looked_at_sparingly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lazybatch.partition.onnx.inputs import symbolic
-from lazybatch.partition.onnx.probe import Evidence, probe
-from lazybatch.partition.onnx.rows import Array, Feeds, Recipe
-from lazybatch.partition.onnx.source import Port
-from lazybatch.partition.onnx.traits import Outcome
 from lazybatch.partition.pieces import Kind
+from lazybatch.partition.proof.inputs import symbolic
+from lazybatch.partition.proof.ports import Port
+from lazybatch.partition.proof.probe import Evidence, probe
+from lazybatch.partition.proof.rows import Array, Feeds, Recipe
+from lazybatch.partition.proof.traits import Outcome
 
 PORTS = symbolic([Port("x", "float32", ("N", "T")), Port("t", "float32", ("K",))])
 RECIPES = [Recipe({"N": 1, "T": 4, "K": 5}), Recipe({"N": 1, "T": 6, "K": 5})]

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazybatch.partition.onnx.inputs import symbolic
-from lazybatch.partition.onnx.rows import Recipe, join, make_rows, poisons
-from lazybatch.partition.onnx.source import Port
+from lazybatch.partition.proof.inputs import symbolic
+from lazybatch.partition.proof.ports import Port
+from lazybatch.partition.proof.rows import Recipe, join, make_rows, poisons
 from tests.partition.test_inputs import ports
 
 

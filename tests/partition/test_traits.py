@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lazybatch.partition.onnx.traits import agree, close, same
 from lazybatch.partition.pieces import Kind
+from lazybatch.partition.proof.traits import agree, close, same
 from tests.partition.test_probe import tried
 
 

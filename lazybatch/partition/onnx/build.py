@@ -7,6 +7,7 @@ Must not know: how each step works.
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,16 +17,19 @@ import numpy as np
 
 from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.executors.ort_session import WEIGHTS_FILE, open_session, runtime
+from lazybatch.partition.costs import Costs
+from lazybatch.partition.cuts import Residual, choose
 from lazybatch.partition.manifest import save_manifest
-from lazybatch.partition.onnx.cost import Costs
-from lazybatch.partition.onnx.cuts import choose
+from lazybatch.partition.notes import check_options, provenance
+from lazybatch.partition.onnx.cost import measure
 from lazybatch.partition.onnx.extract import claim, extract
-from lazybatch.partition.onnx.join import Verdict, judge
-from lazybatch.partition.onnx.optimise import WHOLE_FILE, Optimised, optimise
-from lazybatch.partition.onnx.plan import Plan
-from lazybatch.partition.onnx.rows import Array, named_dims
+from lazybatch.partition.onnx.graph import OnnxGraph, runner
+from lazybatch.partition.onnx.join import judge_onnx
+from lazybatch.partition.onnx.optimise import WHOLE_FILE, Opener, Optimised, optimise
 from lazybatch.partition.onnx.source import Source, external_files, one_line, read_source
 from lazybatch.partition.pieces import Partition, Piece
+from lazybatch.partition.plan import Plan
+from lazybatch.partition.proof.rows import Array, Feeds
 
 
 def partition_onnx(
@@ -50,18 +54,18 @@ def partition_onnx(
     Raises `InvalidInput` where files that are no partition's would be lost.
     Raises `ModelError` naming the culprit; with require_joinable also where rows cannot share a batch.
     """
-    _check_options(preempt_within_s, tolerance)
+    check_options(preempt_within_s, tolerance)
     source = read_source(Path(path))
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     claim(directory, (source.path, *external_files(source)))
     opener = partial(open_session, threads=threads, providers=providers)
     optimised = optimise(source, directory, opener)
-    verdict = judge(source, optimised, batch_axes, _examples(example_inputs), tolerance, opener)
-    plan = Plan(optimised, verdict, tolerance, opener)
+    verdict = judge_onnx(source, optimised, batch_axes, _examples(example_inputs), tolerance, opener)
+    plan = Plan(OnnxGraph(optimised, opener), verdict, tolerance)
     if plan.reason is not None and require_joinable:
         raise ModelError(f"{source.path}: rows cannot share a batch: {plan.reason}")
-    costs = plan.costs()
+    costs = _costs(plan, optimised, opener)
     positions = []
     if costs is not None:
         cuts = plan.cuts()
@@ -70,11 +74,11 @@ def partition_onnx(
             cuts,
             dispatch_s=costs.dispatch_s,
             preempt_within_s=preempt_within_s,
-            residuals=plan.residuals(),
+            residuals=residuals(plan, optimised),
         )
     pieces = extract(optimised.proto, positions, plan.shapes, costs.per_node if costs else (), directory)
     try:
-        difference = plan.chain_differs(pieces)
+        difference = _chain_differs(plan, optimised, pieces, opener)
     except Exception as error:
         difference = f"the nodes do not run one by one ({one_line(error)}); kept as one node"
     if difference is not None:
@@ -93,17 +97,16 @@ def partition_onnx(
         joinable=plan.reason is None,
         reason=plan.reason,
         max_abs_diff=evidence.max_abs_diff if evidence else None,
-        provenance=_provenance(digest, optimised, verdict, costs, pieces, preempt_within_s, tolerance, difference),
+        provenance={
+            "model_sha256": digest,
+            "runtime": f"onnxruntime {runtime().__version__}",
+            "whole": WHOLE_FILE,
+            "files": _sizes(directory, pieces),
+            **provenance(verdict, costs, pieces, preempt_within_s, tolerance, (optimised.note, difference)),
+        },
     )
     save_manifest(partition)
     return partition
-
-
-def _check_options(preempt_within_s: float | None, tolerance: float | None) -> None:
-    if preempt_within_s is not None and not preempt_within_s > 0:
-        raise InvalidInput(f"preempt_within is {preempt_within_s}, expected seconds above 0")
-    if tolerance is not None and not tolerance >= 0:
-        raise InvalidInput(f"tolerance is {tolerance}, expected a number of at least 0")
 
 
 def _examples(given: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> dict[str, list[Array]] | None:
@@ -113,20 +116,6 @@ def _examples(given: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> 
     if not requests:
         raise InvalidInput("example_inputs is empty, expected at least one request")
     return {name: [np.asarray(request[name]) for request in requests] for name in requests[0]}
-
-
-def _example(verdict: Verdict) -> dict[str, object]:
-    """Input name -> a shape at one row and the bounds of its integers that the model was seen to accept."""
-    recipe = verdict.typical
-    if recipe is None:
-        return {}
-    return {
-        port.name: {
-            "shape": [recipe.sizes[dim] if isinstance(dim, str) else dim for dim in named_dims(port)],
-            "range": list(recipe.ranges[port.name]) if port.name in recipe.ranges else None,
-        }
-        for port in verdict.ports
-    }
 
 
 def digest_of(path: Path | str) -> str:
@@ -154,37 +143,38 @@ def _sizes(directory: Path, pieces: Sequence[Piece]) -> dict[str, int]:
     return {file.name: file.stat().st_size for file in files if file.is_file()}
 
 
-def _provenance(
-    digest: str,
-    optimised: Optimised,
-    verdict: Verdict,
-    costs: Costs | None,
-    pieces: Sequence[Piece],
-    preempt_within_s: float | None,
-    tolerance: float | None,
-    difference: str | None,
-) -> dict[str, object]:
-    """How the partition came about, for whoever reads the manifest."""
-    notes = [note for note in (optimised.note, difference) if note]
-    longest = max((piece.cost_share for piece in pieces), default=0.0) * (costs.whole_s if costs else 0.0)
-    if preempt_within_s is not None and longest > preempt_within_s:
-        notes.append(
-            f"preempt_within is {preempt_within_s:g} s, but the longest node takes {longest:.3g} s: "
-            "one operator, or no provable cut in it"
-        )
-    return {
-        "model_sha256": digest,
-        "runtime": f"onnxruntime {runtime().__version__}",
-        "whole": WHOLE_FILE,
-        "files": _sizes(optimised.path.parent, pieces),
-        "batch_axes": dict(verdict.candidate),
-        "probed_sizes": [dict(recipe.sizes) for recipe in verdict.recipes],
-        "probed_ranges": [{k: list(v) for k, v in recipe.ranges.items()} for recipe in verdict.recipes],
-        "example": _example(verdict),
-        "whole_s": costs.whole_s if costs else None,
-        "dispatch_s": costs.dispatch_s if costs else None,
-        "longest_node_s": longest if costs else None,
-        "preempt_within_s": preempt_within_s,
-        "tolerance": tolerance,
-        "notes": notes,
-    }
+def _costs(plan: Plan, optimised: Optimised, opener: Opener) -> Costs | None:
+    """Measured at one row; None where no input is known that the model accepts."""
+    verdict = plan.verdict
+    if not verdict.recipes:
+        return None
+    feeds = plan.feeds(verdict.typical or verdict.recipes[-1], 1)
+    with tempfile.TemporaryDirectory() as scratch:
+        return measure(optimised.path, optimised.proto, feeds, Path(scratch), opener)
+
+
+def residuals(plan: Plan, optimised: Optimised) -> list[Residual]:
+    """Convolutions that add into another value."""
+    made = plan.graph.liveness.made
+    found = []
+    for position, node in enumerate(optimised.proto.graph.node):
+        name = node.input[3] if node.op_type in ("Conv", "FusedConv") and len(node.input) > 3 else ""
+        if name in made:
+            found.append(Residual(made[name], position, plan.sizes.get(name, 0)))
+    return found
+
+
+def _chain_differs(plan: Plan, optimised: Optimised, pieces: Sequence[Piece], opener: Opener) -> str | None:
+    """Why the chain is not the whole, where it is not."""
+    if len(pieces) == 1:
+        return None
+    sessions = [opener(piece.path, optimise=False) for piece in pieces]
+
+    def chain(feeds: Feeds) -> Mapping[str, Array]:
+        values = dict(feeds)
+        for piece, session in zip(pieces, sessions, strict=True):
+            got = session.run(list(piece.outputs), {name: values[name] for name in piece.inputs})
+            values.update(zip(piece.outputs, got, strict=True))
+        return values
+
+    return plan.chain_differs(runner(opener(optimised.path, optimise=False)), chain)

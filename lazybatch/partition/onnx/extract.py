@@ -7,9 +7,7 @@ Must not know: why it was cut there.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +16,13 @@ from onnx import helper
 
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.ort_session import WEIGHTS_FILE
+from lazybatch.partition.costs import piece_name
+from lazybatch.partition.liveness import Liveness
 from lazybatch.partition.manifest import MANIFEST_FILE
-from lazybatch.partition.onnx.liveness import Liveness, constants, reads
+from lazybatch.partition.onnx.liveness import constants, liveness_of, reads
 from lazybatch.partition.onnx.optimise import WHOLE_FILE, weights_of
 from lazybatch.partition.pieces import Piece
+from lazybatch.partition.plan import Shape
 
 RESIDUAL = {("com.microsoft.nchwc", "Conv"): (3,), ("com.microsoft", "FusedConv"): (3,), ("", "Add"): (0, 1)}
 """Operators that add into an input, and which inputs that can be: kernels that may write where they read."""
@@ -29,19 +30,6 @@ ALIASING = frozenset(
     {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "Dropout", "Expand", "Split", "Slice", "Concat"}
 )
 """Operators whose output may be another name for their input's buffer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Type of a boundary value, for a piece's declarations, and its exact shapes in the runs that were seen.
-
-    fixed: sizes that the model itself declares of an input, which hold for every request; None per open dimension.
-    """
-
-    dtype: str
-    rank: int | None
-    seen: tuple[tuple[int, ...], ...] = ()
-    fixed: tuple[int | None, ...] | None = None
 
 
 def extract(
@@ -55,7 +43,7 @@ def extract(
     graph = proto.graph
     for file in directory.glob("piece_*.onnx"):
         file.unlink()
-    liveness = Liveness(graph)
+    liveness = liveness_of(graph)
     weights = constants(graph)
     wanted = {value.name for value in graph.output}
     total = sum(costs) or 1.0
@@ -63,10 +51,8 @@ def extract(
     pieces = []
     for k, (start, end) in enumerate(itertools.pairwise(bounds)):
         nodes = graph.node[start + 1 : end + 1]
-        made = [name for node in nodes for name in node.output if name]
         read = list(dict.fromkeys(name for node in nodes for name in reads(node)))
-        inputs = [name for name in read if name not in weights and name not in set(made)]
-        outputs = [name for name in made if liveness.last.get(name, -1) > end]
+        inputs, outputs = liveness.ends(start + 1, end + 1)
         if end == len(graph.node) - 1:
             outputs += [value.name for value in graph.output if value.name in weights]
         used = [name for name in {**dict.fromkeys(read), **dict.fromkeys(outputs)} if name in weights]
@@ -76,7 +62,7 @@ def extract(
         share = sum(costs[start + 1 : end + 1]) / total if costs else 0.0
         pieces.append(
             Piece(
-                name=_name(k, nodes, costs[start + 1 : end + 1]),
+                name=piece_name(k, [node.op_type for node in nodes], costs[start + 1 : end + 1]),
                 path=path,
                 inputs=tuple(inputs),
                 outputs=tuple(outputs),
@@ -123,16 +109,6 @@ def _bare(name: str) -> onnx.ValueInfoProto:
     return onnx.ValueInfoProto(name=name)
 
 
-def _name(k: int, nodes: Sequence[onnx.NodeProto], costs: Sequence[float]) -> str:
-    """Position and the operator that takes most of the time: readable in traces, unique by position."""
-    if not nodes:
-        return f"{k:02d}"
-    share: Counter[str] = Counter()
-    for node, cost in zip(nodes, costs or [1.0] * len(nodes), strict=True):
-        share[node.op_type] += int(cost * 1e9) + 1
-    return f"{k:02d}-{share.most_common(1)[0][0]}"
-
-
 def _in_place(
     graph: onnx.GraphProto,
     start: int,
@@ -163,7 +139,7 @@ def _in_place(
         if not shapes[name].seen or shapes[name].seen != shapes[out].seen or shapes[name].dtype != shapes[out].dtype:
             continue
         before = _ancestors(graph, start, end)
-        others = liveness.readers(graph, name, range(start, end))
+        others = liveness.readers(name, range(start, end))
         if all(k in before and graph.node[k].op_type not in ALIASING for k in others):
             pairs.append((name, out))
     return tuple(pairs[:1])

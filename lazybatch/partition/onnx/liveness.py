@@ -1,14 +1,14 @@
-"""Which values a graph still needs after each of its nodes.
+"""What the nodes of an ONNX graph read and make, for `lazybatch.partition.liveness`.
 
-Owns: what a node reads (hidden captures of inner graphs included) and the live sets between nodes.
+Owns: what a node reads (hidden captures of inner graphs included), and which names are weights.
 Must not know: what the operators compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import onnx
+
+from lazybatch.partition.liveness import Liveness, Step
 
 INNER = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
@@ -48,43 +48,12 @@ def constants(graph: onnx.GraphProto) -> set[str]:
     return {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
 
 
-class Liveness:
-    """Live sets of a sorted graph. Position k is node k; position -1 stands before the first node."""
-
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        weights = constants(graph)
-        self.made = {value.name: -1 for value in graph.input if value.name not in weights}
-        self.last: dict[str, int] = {}
-        self.first: dict[str, int] = {}
-        for position, node in enumerate(graph.node):
-            for name in reads(node):
-                self.last[name] = position
-                self.first.setdefault(name, position)
-            self.made.update((name, position) for name in node.output if name)
-        self.last.update((value.name, len(graph.node)) for value in graph.output)
-        self._length = len(graph.node)
-
-    def live_sets(self) -> list[tuple[str, ...]]:
-        """Per position: what was made at or before it, inputs included, and is read or returned after it."""
-        live: dict[str, None] = {
-            name: None for name, at in self.made.items() if at == -1 and self.last.get(name, -1) >= 0
-        }
-        made_at: list[list[str]] = [[] for _ in range(self._length)]
-        dead_at: list[list[str]] = [[] for _ in range(self._length + 1)]
-        for name, position in self.made.items():
-            if name not in self.last:
-                continue
-            if position >= 0:
-                made_at[position].append(name)
-            dead_at[self.last[name]].append(name)
-        sets = []
-        for position in range(self._length):
-            live.update(dict.fromkeys(made_at[position]))
-            for name in dead_at[position]:
-                live.pop(name, None)
-            sets.append(tuple(live))
-        return sets
-
-    def readers(self, graph: onnx.GraphProto, name: str, positions: Collection[int]) -> list[int]:
-        """Positions among the given ones whose node reads the value."""
-        return [position for position in positions if name in reads(graph.node[position])]
+def liveness_of(graph: onnx.GraphProto) -> Liveness:
+    """The live sets of a sorted graph."""
+    weights = constants(graph)
+    steps = [
+        Step(node.op_type, tuple(n for n in reads(node) if n not in weights), tuple(n for n in node.output if n))
+        for node in graph.node
+    ]
+    inputs = (value.name for value in graph.input if value.name not in weights)
+    return Liveness(inputs, steps, (value.name for value in graph.output))

@@ -17,7 +17,8 @@ import onnx
 from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.executors.ort_session import WEIGHTS_FILE
 from lazybatch.partition.onnx.liveness import reads
-from lazybatch.partition.onnx.source import Port, Source, external_tensors, one_line, ports_of
+from lazybatch.partition.onnx.source import Source, external_tensors, one_line, ports_of
+from lazybatch.partition.proof.ports import Port
 
 WHOLE_FILE = "whole.onnx"
 

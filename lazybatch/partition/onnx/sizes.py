@@ -11,9 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from lazybatch.partition.onnx.rows import Array
 from lazybatch.partition.onnx.taint import SizeUse
-from lazybatch.partition.onnx.traits import Outcome
+from lazybatch.partition.proof.rows import Array
+from lazybatch.partition.proof.traits import Outcome
 
 ORDERINGS = frozenset({"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual"})
 EXTREMES = frozenset({"Max", "Clip"})

@@ -1,6 +1,6 @@
 """Opening an ONNX file: what is wrong with it is said here, in one line that names the culprit.
 
-Owns: `Port`, `Source`, and every check made before anything is cut.
+Owns: `Source`, and every check made before anything is cut.
 Must not know: optimisation, probing, cuts.
 """
 
@@ -18,6 +18,7 @@ from onnx import external_data_helper
 
 from lazybatch.errors import ModelError
 from lazybatch.executors.ort_session import reason
+from lazybatch.partition.proof.ports import LINE_MAX, Port
 
 NUMPY_NAMES = {
     "float": "float32",
@@ -35,15 +36,6 @@ NUMPY_NAMES = {
     "string": "object",
 }
 """ONNX Runtime's element types that have a NumPy type of the same layout."""
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """One input or output of a model. dims: int, symbol, or None where anonymous; None as a whole: rank unknown."""
-
-    name: str
-    dtype: str
-    dims: tuple[int | str | None, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +74,7 @@ def one_line(error: BaseException) -> str:
     text = re.sub(r"^\d+ : [A-Z_]+ : ", "", reason(cause))
     text = re.sub(r"^Load model (from .+? )?failed:\s*", "", text)
     text = re.sub(r"/\S+\.(cc|h):\d+ \S+\([^)]*\) ", "", text)
-    return text[:400]
+    return text[:LINE_MAX]
 
 
 def read_source(path: Path) -> Source:

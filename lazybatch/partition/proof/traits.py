@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lazybatch.partition.onnx.rows import Array
 from lazybatch.partition.pieces import Kind
+from lazybatch.partition.proof.rows import Array
 
 TOLERANCE = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-9}
 """Largest |joined - alone| over the row's own magnitude that kernels of one precision may differ by."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lazybatch.partition.onnx.source import Port
+from lazybatch.partition.proof.ports import Port
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]

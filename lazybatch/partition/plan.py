@@ -1,49 +1,79 @@
-"""What is known of the optimised graph's inner values, and what follows from it for cuts and boundaries.
+"""What is known of a graph's inner values, and what follows from it for cuts and boundaries.
 
-Owns: `Plan`.
-Must not know: how values were proved, how cuts are chosen among the allowed, the manifest.
+Owns: `Plan`, and `Traced`, what a framework's graph must offer for it.
+Must not know: any framework, how values were proved, how cuts are chosen among the allowed, the manifest.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from lazybatch.partition.onnx.cost import Costs, measure
-from lazybatch.partition.onnx.cuts import Cut, Residual
-from lazybatch.partition.onnx.extract import Shape
-from lazybatch.partition.onnx.join import Verdict, boundary_traits, walks, watching
-from lazybatch.partition.onnx.liveness import Liveness
-from lazybatch.partition.onnx.optimise import Opener, Optimised
-from lazybatch.partition.onnx.probe import runner
-from lazybatch.partition.onnx.rows import Array, Feeds, Recipe, join, make_rows
-from lazybatch.partition.onnx.source import numpy_name
-from lazybatch.partition.onnx.traits import Trait, same
+from lazybatch.partition.cuts import Cut
+from lazybatch.partition.liveness import Liveness
 from lazybatch.partition.pieces import Boundary, Kind, Piece
+from lazybatch.partition.proof.inner import Walk, boundary_traits
+from lazybatch.partition.proof.ports import Port
+from lazybatch.partition.proof.probe import Runner
+from lazybatch.partition.proof.rows import Array, Candidate, Feeds, Recipe, join, make_rows
+from lazybatch.partition.proof.search import Verdict
+from lazybatch.partition.proof.traits import Trait, same
 
 LIVE_MAX = 24
 """More live values than this at one place, and merging there would cost more than the cut is worth."""
 WATCH_BYTES_MAX = 128 << 20
 
+Chain = Callable[[Feeds], Mapping[str, Array]]
+"""Runs all pieces one after another; returns at least the model's outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Type of a boundary value, and its exact shapes in the runs that were seen.
+
+    fixed: sizes that the model itself declares of an input, which hold for every request; None per open dimension.
+    """
+
+    dtype: str
+    rank: int | None
+    seen: tuple[tuple[int, ...], ...] = ()
+    fixed: tuple[int | None, ...] | None = None
+
+
+class Traced(Protocol):
+    """A sorted graph of one framework that can be watched while it runs."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    liveness: Liveness
+
+    def watch(self, names: Sequence[str]) -> tuple[Runner, Mapping[str, str | None]]:
+        """A run that returns these values and the outputs, and NumPy's name of the type of each; None where a value
+        is no array and can neither be watched nor cross a cut."""
+
+    def data(self, candidate: Candidate) -> set[str]:
+        """Names that depend on values of batched inputs."""
+
+    def walks(self) -> Sequence[Walk]:
+        """Operators that carry a state along an axis."""
+
 
 class Plan:
     """Looks at the optimised graph once, when made; see the module's text."""
 
-    def __init__(self, optimised: Optimised, verdict: Verdict, tolerance: float | None, opener: Opener) -> None:
-        self.optimised, self.verdict = optimised, verdict
+    def __init__(self, graph: Traced, verdict: Verdict, tolerance: float | None) -> None:
+        self.graph, self.verdict = graph, verdict
         self.reason, self.evidence = verdict.reason, verdict.evidence
-        self.opener = opener
-        self.live = Liveness(optimised.proto.graph).live_sets()
+        self.live = graph.liveness.live_sets()
         self.places = [k for k, names in enumerate(self.live) if len(names) <= LIVE_MAX]
         self.sizes: dict[str, int] = {}
         self.traits: Mapping[str, Trait] = {}
         self.shapes: dict[str, Shape] = {
             port.name: Shape(port.dtype, None if port.dims is None else len(port.dims))
-            for port in (*optimised.inputs, *optimised.outputs)
+            for port in (*graph.inputs, *graph.outputs)
         }
-        for port in optimised.inputs:
+        for port in graph.inputs:
             if port.dims is not None:
                 fixed = tuple(dim if isinstance(dim, int) else None for dim in port.dims)
                 self.shapes[port.name] = Shape(port.dtype, len(fixed), fixed=fixed)
@@ -51,33 +81,33 @@ class Plan:
 
     def _look(self, tolerance: float | None) -> None:
         """Learn types, shapes and traits of all values live at a possible cut."""
-        given = {port.name for port in self.optimised.inputs}
+        given = {port.name for port in self.graph.inputs}
         names = dict.fromkeys(name for k in self.places for name in self.live[k] if name not in given)
-        if self.reason is None:
-            names.update((name, None) for _, name, _ in walks(self.optimised.proto.graph) if name not in given)
-        session = self._session(list(names))
-        types = {output.name: numpy_name(output.type) for output in session.get_outputs()}
+        walks = self.graph.walks() if self.reason is None else ()
+        names.update((walk.over, None) for walk in walks if walk.over not in given)
+        run, types = self.graph.watch(list(names))
         self.untyped = {name for name, dtype in types.items() if dtype is None}
         for name, dtype in types.items():
             if dtype is not None:
                 self.shapes.setdefault(name, Shape(dtype, None))
         if self.untyped:
-            session = self._session([name for name in names if name not in self.untyped])
+            run, _ = self.graph.watch([name for name in names if name not in self.untyped])
         if not self.verdict.recipes:
             return
-        feeds = self._feeds(self.verdict.recipes[0], 1)
-        first: Mapping[str, Array] = runner(session)(feeds)
+        feeds = self.feeds(self.verdict.recipes[0], 1)
+        first: Mapping[str, Array] = run(feeds)
         self.sizes = {name: value.nbytes for name, value in {**feeds, **first}.items()}
         if sum(self.sizes.values()) > WATCH_BYTES_MAX:
-            session, first = self._thin(first)
-        self._record(session, first)
+            run, first = self._thin(first)
+        self._record(run, first)
         if self.reason is None:
-            self.evidence, self.traits, self.reason = boundary_traits(self.verdict, self.optimised, session, tolerance)
+            outputs = [port.name for port in self.graph.outputs]
+            data = self.graph.data(self.verdict.candidate)
+            self.evidence, self.traits, self.reason = boundary_traits(
+                self.verdict, run, outputs, self.graph.liveness.steps, walks, data, tolerance
+            )
 
-    def _session(self, names: list[str]) -> Any:
-        return watching(self.optimised.proto, names, self.optimised.path.parent, self.opener)
-
-    def _thin(self, first: Mapping[str, Array]) -> tuple[Any, Mapping[str, Array]]:
+    def _thin(self, first: Mapping[str, Array]) -> tuple[Runner, Mapping[str, Array]]:
         """Watch fewer places where values are large, spread over the graph: one long stretch without a cut is one node.
 
         Ever shorter stretches are offered their place with the least bytes alive, until no more fit.
@@ -100,33 +130,26 @@ class Plan:
                 names = more
             stretches *= 2
         self.places = sorted(kept)
-        session = self._session([name for name in first if name in names])
-        return session, {name: value for name, value in first.items() if name in names}
+        run, _ = self.graph.watch([name for name in first if name in names])
+        return run, {name: value for name, value in first.items() if name in names}
 
-    def _record(self, session: Any, first: Mapping[str, Array]) -> None:
+    def _record(self, run: Runner, first: Mapping[str, Array]) -> None:
         """Ranks, and shapes at two recipes: in-place writing needs equal shapes in every run."""
         seen = [first]
         if len(self.verdict.recipes) > 1:
-            seen.append(runner(session)(self._feeds(self.verdict.recipes[1], 1)))
+            seen.append(run(self.feeds(self.verdict.recipes[1], 1)))
         for name in first:
-            shapes = tuple(run[name].shape for run in seen if name in run)
+            shapes = tuple(values[name].shape for values in seen if name in values)
             ranks = {len(shape) for shape in shapes}
             self.shapes[name] = Shape(self.shapes[name].dtype, ranks.pop() if len(ranks) == 1 else None, shapes)
             if self.reason is not None:
                 self.shapes[name] = Shape(self.shapes[name].dtype, None, shapes)
 
-    def _feeds(self, recipe: Recipe, rows: int) -> Feeds:
+    def feeds(self, recipe: Recipe, rows: int) -> Feeds:
+        """Inputs of so many rows, batch axes included."""
         verdict = self.verdict
         shared, made = make_rows(verdict.ports, verdict.candidate, recipe, rows, 0)
         return join(shared, made, verdict.candidate)
-
-    def costs(self) -> Costs | None:
-        """Measured at one row; None where no input is known that the model accepts."""
-        if not self.verdict.recipes:
-            return None
-        feeds = self._feeds(self.verdict.typical or self.verdict.recipes[-1], 1)
-        with tempfile.TemporaryDirectory() as scratch:
-            return measure(self.optimised.path, self.optimised.proto, feeds, Path(scratch), self.opener)
 
     def cuts(self) -> list[Cut]:
         """Places where every live value may cross."""
@@ -136,36 +159,19 @@ class Plan:
             if all(self._crosses(name) for name in self.live[k])
         ]
 
-    def residuals(self) -> list[Residual]:
-        """Convolutions that add into another value."""
-        made = Liveness(self.optimised.proto.graph).made
-        found = []
-        for position, node in enumerate(self.optimised.proto.graph.node):
-            name = node.input[3] if node.op_type in ("Conv", "FusedConv") and len(node.input) > 3 else ""
-            if name in made:
-                found.append(Residual(made[name], position, self.sizes.get(name, 0)))
-        return found
-
     def _crosses(self, name: str) -> bool:
         if name in self.untyped or name not in self.shapes:
             return False
-        if self.reason is not None or name in {port.name for port in self.optimised.inputs}:
+        if self.reason is not None or name in {port.name for port in self.graph.inputs}:
             return True
         return name in self.traits and self.traits[name].kind is not Kind.OPAQUE
 
-    def chain_differs(self, pieces: Sequence[Piece]) -> str | None:
+    def chain_differs(self, whole: Runner, chain: Chain) -> str | None:
         """Run whole and pieces on the same rows: the first output that is not the same bit for bit."""
-        if not self.verdict.recipes or len(pieces) == 1:
-            return None
-        whole = runner(self.opener(self.optimised.path, optimise=False))
-        sessions = [self.opener(piece.path, optimise=False) for piece in pieces]
         for recipe in self.verdict.recipes:
             for rows in (1, 2) if self.reason is None else (1,):
-                feeds = self._feeds(recipe, rows)
-                values = dict(feeds)
-                for piece, session in zip(pieces, sessions, strict=True):
-                    got = session.run(list(piece.outputs), {name: values[name] for name in piece.inputs})
-                    values.update(zip(piece.outputs, got, strict=True))
+                feeds = self.feeds(recipe, rows)
+                values = chain(feeds)
                 for name, want in whole(feeds).items():
                     if not same(values[name], want):
                         return f"node by node, output {name!r} differs from the whole model's; kept as one node"
@@ -175,14 +181,14 @@ class Plan:
         """Every value that crosses a cut, and the model's inputs and outputs."""
         verdict = self.verdict
         found: dict[str, Boundary] = {}
-        for port in self.optimised.inputs:
+        for port in self.graph.inputs:
             axis = verdict.candidate.get(port.name)
             kind = Kind.SHARED if axis is None else Kind.ROWS
             dims = None if port.dims is None else tuple(d if isinstance(d, int) else None for d in port.dims)
             if dims is not None and axis is not None:
                 dims = tuple(None if k == axis else d for k, d in enumerate(dims))
             found[port.name] = Boundary(port.name, port.dtype, kind, axis, dims)
-        for port in self.optimised.outputs:
+        for port in self.graph.outputs:
             if port.name not in found:
                 found[port.name] = self._output(port.name)
         for piece in pieces:
@@ -215,7 +221,7 @@ class Plan:
         """A model output: by proof where joinable; else by what grew, or by the declared symbol of the batch axis."""
         if self.reason is None:
             return self._inner(name)
-        port = next(port for port in self.optimised.outputs if port.name == name)
+        port = next(port for port in self.graph.outputs if port.name == name)
         dims = None if port.dims is None else tuple(d if isinstance(d, int) else None for d in port.dims)
         evidence = self.evidence
         axis = evidence.grew.get(name) if evidence else None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lazybatch.errors import InvalidInput
-from lazybatch.executors.ort_admission import admit_row
+from lazybatch.executors.admission import admit_row
 from lazybatch.partition.pieces import Boundary, Partition, Piece
 from tests.executors.partitions import opaque, rows, shared
 

@@ -1,7 +1,7 @@
 """Proof by running: rows alone against rows joined, and rows joined against rows with a poisoned mate.
 
 Owns: `Evidence`, the runs it rests on, and the verdict on every watched value of one candidate batch axis.
-Must not know: operators, cuts, files.
+Must not know: operators, cuts, files, how a run is made.
 
 Rows joined are compared with rows alone in `traits`; runs at one batch size, poisoned or not, must agree bit for bit.
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from lazybatch.partition.onnx.rows import Array, Candidate, Feeds, Recipe, join, make_rows, poisons
-from lazybatch.partition.onnx.source import Port, one_line
-from lazybatch.partition.onnx.traits import (
+from lazybatch.partition.pieces import Kind
+from lazybatch.partition.proof.ports import Port, one_line
+from lazybatch.partition.proof.rows import Array, Candidate, Feeds, Recipe, join, make_rows, poisons
+from lazybatch.partition.proof.traits import (
     ORDER,
     Outcome,
     Trait,
@@ -28,9 +28,9 @@ from lazybatch.partition.onnx.traits import (
     difference,
     same,
 )
-from lazybatch.partition.pieces import Kind
 
 Runner = Callable[[Feeds], Outcome]
+"""Runs a model (or a watched graph) on one set of inputs; what it raises says in one line what went wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +188,3 @@ def _untouched(trait: Trait, before: Array, after: Array, at: int, tolerance: fl
     if tolerance is not None:
         return all(close(new[i], old[i], trait.dtype, tolerance) for i in others)
     return all(same(old[i], new[i]) for i in others)
-
-
-def runner(session: Any) -> Runner:
-    """Run a session and return all its outputs by name."""
-    names = [output.name for output in session.get_outputs()]
-
-    def run(feeds: Feeds) -> Outcome:
-        return dict(zip(names, session.run(names, feeds), strict=True))
-
-    return run

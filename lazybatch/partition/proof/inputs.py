@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from lazybatch.errors import InvalidInput
-from lazybatch.partition.onnx.rows import RANGES, Array, Candidate, Feeds, Recipe, join, make_rows, named_dims
-from lazybatch.partition.onnx.source import Port
+from lazybatch.partition.proof.ports import Port
+from lazybatch.partition.proof.rows import RANGES, Array, Candidate, Feeds, Recipe, join, make_rows, named_dims
 
 Run = Callable[[Feeds], Sequence[Array]]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lazybatch.errors import InvalidInput
-from lazybatch.executors.ort_admission import admit_row
-from lazybatch.executors.ort_sample import sample_row
+from lazybatch.executors.admission import admit_row
+from lazybatch.executors.sample import sample_row
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 
 

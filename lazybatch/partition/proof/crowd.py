@@ -2,7 +2,7 @@
 
 Owns: the probe of a crowd (a number computed from the rows may begin to matter only at nine of them), and the probe of
 whole numbers outside what the model accepts (an index one too large is an error alone, and another row in company).
-Must not know: operators' meanings beyond which of them pick by index; cuts; files.
+Must not know: operators; cuts; files.
 """
 
 from __future__ import annotations
@@ -10,19 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import onnx
 
-from lazybatch.partition.onnx.probe import Runner
-from lazybatch.partition.onnx.rows import Array, Candidate, Feeds, Recipe, join, make_rows, named_dims
-from lazybatch.partition.onnx.source import Port, one_line
-from lazybatch.partition.onnx.taint import Marks
-from lazybatch.partition.onnx.traits import Outcome, Trait, close, difference, same
 from lazybatch.partition.pieces import Kind
+from lazybatch.partition.proof.ports import Port, one_line
+from lazybatch.partition.proof.probe import Runner
+from lazybatch.partition.proof.rows import Array, Candidate, Feeds, Recipe, join, make_rows, named_dims
+from lazybatch.partition.proof.traits import Outcome, Trait, close, difference, same
 
 CROWDS = ((1 << 20, 33), (4 << 20, 17))
 """Bytes of one row's inputs and outputs up to which so many rows are tried; one more than the usual batch sizes."""
 CROWD_OF_LARGE_ROWS = 9
-PICKING = frozenset({"Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"})
 SIZE_TRIED_MAX = 1 << 16
 """Larger dimensions are no likely bounds of an index."""
 
@@ -50,8 +47,6 @@ def crowded(
 
 
 def strays(
-    original: onnx.ModelProto,
-    marks: Marks,
     ports: Sequence[Port],
     candidate: Candidate,
     recipe: Recipe,
@@ -61,11 +56,8 @@ def strays(
 ) -> str | None:
     """Why a row whose numbers are out of bounds is not treated alike alone and in company; None where it is.
 
-    Only models of standard operators that pick rows' values by rows' values are tried: nothing else can reach over to
-    another row, and runtimes' own operators may not check an index at all.
+    Worth trying where a model picks rows' values by rows' values: nothing else can reach over to another row.
     """
-    if not _picks(original, marks):
-        return None
     shared, rows = make_rows(ports, candidate, recipe, 3, 0)
     usual = [_attempt(run, join(shared, [row], candidate)) for row in rows]
     for name, number, row in _out_of_bounds(ports, candidate, recipe, rows[0]):
@@ -82,13 +74,6 @@ def strays(
             if found is not None:
                 return f"{found} when other rows share its batch and input {name!r} is {number}"
     return None
-
-
-def _picks(original: onnx.ModelProto, marks: Marks) -> bool:
-    nodes = original.graph.node
-    return all(node.domain in ("", "ai.onnx") for node in nodes) and any(
-        node.op_type in PICKING and set(node.input[:2]) <= marks.data for node in nodes
-    )
 
 
 def _out_of_bounds(

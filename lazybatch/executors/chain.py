@@ -1,0 +1,155 @@
+"""Sub-batches on their way through a chain of nodes, whatever runs the nodes and wherever the rows lie.
+
+Owns: `ChainExecutor`: which sub-batch stands at which node, and the order of calls that `Executor` promises.
+Must not know: any runtime, memory, the scheduler, time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from lazybatch.errors import InvalidInput, InvariantError
+from lazybatch.executors.base import Row
+from lazybatch.executors.rows import survivors
+from lazybatch.partition.pieces import Partition
+
+_REHEARSAL = -1
+"""Sub-batch and request of a planning run; schedulers count from 0."""
+
+
+class Moving(Protocol):
+    """Rows that move together. rows: executed rows, padding included; the requests' rows come first."""
+
+    requests: list[int]
+    rows: int
+    cursor: int
+
+    @property
+    def signature(self) -> Hashable:
+        """Rows of different signatures never join."""
+
+
+StateT = TypeVar("StateT", bound=Moving)
+
+
+class Store(Protocol[StateT]):
+    """Where the rows of sub-batches lie. capacity: rows that memory is laid out for."""
+
+    capacity: int
+
+    def begin(self, requests: Mapping[int, Row], rows: int) -> StateT:
+        """A new sub-batch with its inputs gathered; ``rows`` beyond the requests repeat the last one."""
+
+    def append(self, large: StateT, small: StateT, total: int) -> None:
+        """Put the rows of ``small`` behind those of ``large``, which then executes ``total`` rows."""
+
+    def keep(self, state: StateT, order: Sequence[int]) -> None:
+        """Keep these rows, in this order."""
+
+    def scatter(self, state: StateT, name: str) -> list[Any]:
+        """One output, per request."""
+
+    def end(self, state: StateT) -> None:
+        """Take back what a sub-batch held."""
+
+    def clear(self) -> None:
+        """Free everything."""
+
+
+def rows_capacity(partition: Partition, max_batch_size: int) -> int:
+    """Rows of the largest sub-batch. Raises `InvalidInput` for a ``max_batch_size`` below 1."""
+    if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int) or max_batch_size < 1:
+        raise InvalidInput(f"max_batch_size must be a positive integer, got {max_batch_size!r}")
+    return max_batch_size if partition.joinable else 1
+
+
+class ChainExecutor(Generic[StateT]):
+    """An `Executor` but for how one node is run (`_advance`); see the module's text."""
+
+    def __init__(self, partition: Partition, store: Store[StateT]) -> None:
+        self._partition = partition
+        self._store = store
+        self._live: dict[int, StateT] = {}
+
+    def _advance(self, state: StateT, node: int) -> None:
+        """Run one node on all rows. Raises `ExecutionError` naming the node."""
+        raise NotImplementedError
+
+    def open(self, sub_batch: int, rows: Mapping[int, Row], padded_rows: int) -> None:
+        """Gather rows. Padding repeats the last row; it is dropped at the first merge or eviction."""
+        count = len(rows)
+        if sub_batch in self._live or not count or padded_rows < count:
+            raise InvariantError(f"sub-batch {sub_batch} opened twice, empty, or with {count} of {padded_rows} rows")
+        self._check_room(sub_batch, padded_rows)
+        self._live[sub_batch] = self._store.begin(rows, padded_rows)
+
+    def run(self, sub_batch: int, node: int) -> None:
+        """Run one node on all rows. Raises `ExecutionError` naming the node."""
+        state = self._live[sub_batch]
+        if node != state.cursor:
+            raise InvariantError(f"sub-batch {sub_batch} stands at node {state.cursor}, not {node}")
+        self._advance(state, node)
+        state.cursor = node + 1
+
+    def merge(self, target: int, source: int) -> None:
+        """Join two sub-batches: the rows of the smaller side move behind those of the larger."""
+        one, other = self._live[target], self._live[source]
+        if one.cursor != other.cursor or one.signature != other.signature or not self._partition.joinable:
+            raise InvariantError(f"sub-batches {target} and {source} do not stand at the same node with equal shapes")
+        large, small = (other, one) if len(other.requests) > len(one.requests) else (one, other)
+        total = len(large.requests) + len(small.requests)
+        self._check_room(target, total)
+        self._store.append(large, small, total)
+        large.requests.extend(small.requests)
+        del self._live[source]
+        self._live[target] = large
+        self._store.end(small)
+
+    def evict(self, sub_batch: int, requests: Collection[int]) -> None:
+        """Remove rows; the last rows move into the holes."""
+        state = self._live[sub_batch]
+        gone = [row for row, request in enumerate(state.requests) if request in set(requests)]
+        if len(gone) != len(set(requests)) or len(gone) == len(state.requests):
+            raise InvariantError(f"sub-batch {sub_batch} does not hold more than the requests {sorted(requests)}")
+        order = survivors(len(state.requests), gone)
+        self._store.keep(state, order)
+        state.requests = [state.requests[row] for row in order]
+
+    def close(self, sub_batch: int) -> dict[int, Any]:
+        """Results by request: a dict of arrays of their own. See `Partition` for what has a batch axis."""
+        state = self._live[sub_batch]
+        count = len(self._partition.pieces)
+        if state.cursor != count:
+            raise InvariantError(f"sub-batch {sub_batch} closed at node {state.cursor} of {count}")
+        results: dict[int, dict[str, Any]] = {request: {} for request in state.requests}
+        for name in self._partition.outputs:
+            for request, value in zip(state.requests, self._store.scatter(state, name), strict=True):
+                results[request][name] = value
+        self.discard(sub_batch)
+        return dict(results)
+
+    def discard(self, sub_batch: int) -> None:
+        """End a sub-batch without results, however far it got."""
+        state = self._live.pop(sub_batch, None)
+        if state is not None:
+            self._store.end(state)
+
+    def shutdown(self) -> None:
+        """Free what sub-batches held; what runs the nodes belongs to the model."""
+        self._live.clear()
+        self._store.clear()
+
+    def _rehearse(self, row: Row, rows: int) -> dict[int, Any]:
+        """Run all nodes on copies of one row."""
+        self.open(_REHEARSAL, dict.fromkeys(range(rows), row), rows)
+        try:
+            for node in range(len(self._partition.pieces)):
+                self.run(_REHEARSAL, node)
+            return self.close(_REHEARSAL)
+        finally:
+            self.discard(_REHEARSAL)
+
+    def _check_room(self, sub_batch: int, rows: int) -> None:
+        if rows > self._store.capacity:
+            raise InvariantError(f"sub-batch {sub_batch} has {rows} rows; {self._store.capacity} were planned for")

@@ -1,0 +1,1 @@
+"""May rows of different requests share a batch? Proof by running, whatever the framework."""

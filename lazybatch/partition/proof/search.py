@@ -1,0 +1,111 @@
+"""Which axes are the batch, and may rows share one? The search over candidates, the same for every framework.
+
+Owns: `Verdict`, `Finding` and `judge`.
+Must not know: any framework's operators (`Examine` looks at those), cuts, costs, pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lazybatch.partition.proof.crowd import crowded, strays
+from lazybatch.partition.proof.inputs import candidates, find_recipes, typical
+from lazybatch.partition.proof.ports import Port
+from lazybatch.partition.proof.probe import Evidence, Runner, probe
+from lazybatch.partition.proof.rows import Array, Candidate, Feeds, Recipe
+
+NO_INPUT = "no input found that the model accepts; pass example_inputs"
+NO_AXIS = "no input has a batch axis: every dimension is fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of the batch axis. candidate: the most likely one even where joining is refused."""
+
+    ports: tuple[Port, ...]
+    candidate: Candidate
+    recipes: Sequence[Recipe]
+    typical: Recipe | None
+    evidence: Evidence | None
+    reason: str | None
+
+
+class Finding(NamedTuple):
+    """What the operators say.
+
+    reason: why joining is refused; None: nothing against it. picks: whether rows' values are picked by rows' values, so
+    that a wild index could reach another row.
+    """
+
+    reason: str | None
+    picks: bool
+
+
+Examine = Callable[[Sequence[Port], Candidate, Sequence[Recipe], Evidence], Finding]
+"""Looks at a model's operators for one candidate, with the evidence of its first probe at hand."""
+
+
+def judge(
+    options: Sequence[tuple[Port, ...]],
+    outputs: Sequence[str],
+    run: Runner,
+    examine: Examine,
+    *,
+    batch_axes: Mapping[str, int | None] | None,
+    examples: Mapping[str, Sequence[Array]] | None,
+    tolerance: float | None,
+    drawn: bool = False,
+) -> Verdict:
+    """Try candidates until one holds on first sight; the one that came furthest names the reason where none does.
+
+    options: the inputs with every dimension named; several where their ranks are not known. drawn: probe with freely
+    drawn rows, too, where there are examples and the model accepts such rows.
+    """
+    best: Verdict | None = None
+    for ports in options:
+        for candidate in candidates(ports, batch_axes) or [{}]:
+            recipes = recipes_for(ports, candidate, run, examples, drawn=drawn)
+            if not recipes:
+                continue
+            usual = typical(ports, candidate, recipes[-1], _values_of(run))
+            if not candidate:
+                fixed = NO_AXIS if batch_axes is None else "batch_axes names no batched input"
+                return Verdict(ports, {}, recipes, usual, None, fixed)
+            evidence = probe(ports, candidate, recipes[:1], run, outputs, tolerance=tolerance, seeds=1)
+            reason, picks = examine(ports, candidate, recipes, evidence)
+            reason = evidence.reason if reason is None else reason
+            if reason is None:
+                traits = {name: evidence.traits[name] for name in outputs}
+                reason = crowded(ports, candidate, recipes[0], run, traits, tolerance)
+                if reason is None and picks:
+                    reason = strays(ports, candidate, recipes[0], run, traits, tolerance)
+            verdict = Verdict(ports, candidate, recipes, usual, evidence, reason)
+            if evidence.stage == 4:
+                return verdict
+            if best is None or best.evidence is None or evidence.stage > best.evidence.stage:
+                best = verdict
+        if best is not None:
+            return best
+    first = candidates(options[0], batch_axes)
+    return Verdict(options[0], first[0] if first else {}, [], None, None, NO_INPUT if first else NO_AXIS)
+
+
+def recipes_for(
+    ports: Sequence[Port],
+    candidate: Candidate,
+    run: Runner,
+    examples: Mapping[str, Sequence[Array]] | None,
+    *,
+    drawn: bool,
+) -> list[Recipe]:
+    """Recipes the model accepts, the one after the examples last; see `judge` for ``drawn``."""
+    found = find_recipes(ports, candidate, _values_of(run), examples)
+    if drawn and examples and found:
+        return [*find_recipes(ports, candidate, _values_of(run), want=1), *found]
+    return found
+
+
+def _values_of(run: Runner) -> Callable[[Feeds], Sequence[Array]]:
+    return lambda feeds: list(run(feeds).values())
