@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,6 +18,7 @@ from lazybatch.core.loop_control import NEVER, LoopControl
 from lazybatch.core.loop_table import LoopTable
 from lazybatch.core.policies import Cellular, Continuous, GraphBatching, LazyBatching, Oracle, Serial, Start
 from lazybatch.core.policies.lookahead import Lookahead
+from lazybatch.core.progress import Progress
 from lazybatch.core.request import Request
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.core.task import Completion, Merge, Reason, Split, Task
@@ -27,7 +31,7 @@ from tests.core.test_scheduler_moves import Eager, SchedulerMoves
 
 def trips(request: Request, *counts: int | None) -> Request:
     """The same row, with numbers of trips that are known."""
-    return Request(request.id, request.model, request.arrival_ns, request.deadline_ns, request.signature, trips=counts)
+    return replace(request, trips=counts)
 
 
 def run(scheduler: Scheduler, now: int, *done: int) -> tuple[Task, Completion]:
@@ -256,14 +260,17 @@ def test_validate_sees_damage_in_loops() -> None:
     scheduler.stack[0].cursor = 1
     with pytest.raises(InvariantError, match="stands in loop None"):
         scheduler.validate()
-    for damage, message in (
+    damages: list[tuple[Callable[[Progress], object], str]] = [
         (lambda progress: progress._entered.pop(0), "of rows"),
         (lambda progress: progress.ended.add(9), "rows \\[9\\] ended that are not inside"),
         (lambda progress: progress._leaves.clear(), "row 0 leaves at None, not at 5"),
         (lambda progress: progress._entered.update({0: 7}), "row 0 leaves at 5, not at 12"),
-    ):
+    ]
+    for damage, message in damages:
         scheduler = damaged(loop_spec(1, (0, 1)))
-        damage(scheduler.stack[0].progress)
+        progress = scheduler.stack[0].progress
+        assert progress is not None
+        damage(progress)
         with pytest.raises(InvariantError, match=message):
             scheduler.validate()
     scheduler = damaged(loop_spec(1, (0, 1), same_iteration=True))
@@ -363,6 +370,8 @@ def solved(spec: LaneSpec) -> Control:
 class LoopMoves(SchedulerMoves):
     """The scheduler of graphs with loops between a careless driver and the ledger that knows who is done when."""
 
+    ledger: LoopLedger
+
     @initialize(scheduler=schedulers())
     def begin(self, scheduler: Scheduler) -> None:
         """Any scheduler, at time zero."""
@@ -404,9 +413,7 @@ class LoopMoves(SchedulerMoves):
             made = row(self.next_id, self.now, model=chosen.model, signature=signature, priority=priority, sla=sla)
             self.next_id += 1
             try:
-                self.ledger.send(
-                    Request(*(getattr(made, name) for name in made.__slots__[:-1]), trips=tuple(counts)), *truth
-                )
+                self.ledger.send(replace(made, trips=tuple(counts)), *truth)
             except Overloaded:
                 assert self.scheduler.queued(chosen.model) >= chosen.queue.capacity
 

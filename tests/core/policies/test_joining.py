@@ -71,8 +71,7 @@ def test_where_nobody_can_come_in_nothing_is_said(why: str) -> None:
     lane, top = standing(*(row(id) for id in range(4 if why == "no room" else 1)))
     waiting = [] if why == "nobody waits" else [row(9, signature="y" if why == "another signature" else None)]
     if why == "another node":
-        lane.table.advance(top, [0])
-        top.cursor = 0
+        top.cursor, top.progress = 0, None
     if why == "no control":
         joining = Joining({"m": (None,)})
     assert decided(joining, lane, top, *waiting) is None
