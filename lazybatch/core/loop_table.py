@@ -4,8 +4,9 @@ Owns: `LoopTable`: what differs from `BatchTable` where there are loops, and `Le
 Must not know: policies, drivers, how rows are stored.
 
 * After the last node of a loop's body the rows that are done leave; the others stand at its first node again.
-* Sub-batches merge wherever they stand at the same node, also when others lie between them in the stack: whoever has
-  left the loop lies above those still in it. Their iterations need not be equal, unless the loop says so.
+* Sub-batches merge wherever they stand at the same node, also when others lie between them in the stack. Whoever has
+  left the loop lies above those still in it, and goes first: nobody waits behind a loop that others keep alive. Their
+  iterations need not be equal, unless the loop says so.
 * Numbers of rows change all the time, so rows executed (allowed sizes) follow them: padding keeps nobody from merging.
 """
 
@@ -140,17 +141,28 @@ class LoopTable(BatchTable):
         return None
 
     def merge(self) -> tuple[Merge, ...]:
-        """Merge entries into lower ones, as long as any meet; returns what was merged. The lower keeps its place."""
+        """Merge entries into lower ones, as long as any meet; returns what was merged.
+
+        The merged entry takes the upper one's place, but where others between them are ahead of both it stays below.
+        """
         merged: list[Merge] = []
+        entries = self._entries
         while (meeting := self._meeting()) is not None:
             lower, upper = meeting
-            self._entries.remove(upper)
+            below, above = entries.index(lower), entries.index(upper)
+            del entries[above]
+            if not any(entry.cursor > lower.cursor for entry in entries[below + 1 : above]):
+                entries.insert(above - 1, entries.pop(below))
             lower.absorb(upper)
             if lower.progress is not None and upper.progress is not None:
                 lower.progress.absorb(upper.progress)
             self._fit(lower)
             merged.append(Merge(lower.model, lower.id, upper.id))
         return tuple(merged)
+
+    def meets_below(self) -> bool:
+        """Whether the top entry may merge with the one directly below it."""
+        return len(self._entries) > 1 and self.mergeable(self._entries[-2], self._entries[-1])
 
     def validate(self) -> None:
         """Check every invariant of the stack. Raises `InvariantError`."""

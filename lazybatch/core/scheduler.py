@@ -341,7 +341,8 @@ class Scheduler:
         self._waiting -= len(requests)
         entry = self._open(lane, requests, 0, now)
         opened = entry.ids()
-        if lane.loops and self._merge(lane):  # others already stand at the first node: it is a loop's
+        if isinstance(lane.table, LoopTable) and lane.table.meets_below():  # a loop comes first, and others go round it
+            self._merge(lane)
             target = self._located[opened[0]][1]
             assert target is not None, "it was merged into"
             preempted = None if active is target or active is None else active.id
@@ -395,7 +396,7 @@ class Scheduler:
     def _merge(self, lane: Lane) -> tuple[Merge, ...]:
         """Merge what meets in the lane's stack; the merged sub-batch takes the place of the newer one.
 
-        But rows of the same model that lie between the two stay above: they have left the loop that these are in.
+        But rows of the same model that lie between the two and are ahead of both stay above: they have left a loop.
         """
         if len(lane.table) < 2:
             return ()
@@ -404,7 +405,7 @@ class Scheduler:
         for merge in merges:
             source, target = self._sub_batches.pop(merge.source), self._sub_batches[merge.target]
             lower, upper = stack.index(target), stack.index(source)
-            if any(entry.model == lane.model for entry in stack[lower + 1 : upper]):
+            if any(e.model == lane.model and e.cursor > target.cursor for e in stack[lower + 1 : upper]):
                 del stack[upper]
             else:
                 stack[upper] = target

@@ -107,6 +107,23 @@ def test_leavers_meet_behind_the_loop() -> None:
     assert run(scheduler, 4)[1] == Completion(finished=(0, 2))
 
 
+def test_nobody_waits_behind_a_loop_that_others_keep_alive() -> None:
+    """A leaver that lies below the loop comes to the top with the next one that leaves it."""
+    choice: list[object] = [None]
+    scheduler = Scheduler([loop_spec(3, (1, 2))], Asked(lambda view, now: choice[0]))
+    choice[0] = Start(scheduler.lanes[0], 4, Reason.START_IDLE)
+    scheduler.add(trips(row(0), 1))
+    run(scheduler, 0)
+    run(scheduler, 1)
+    for request in (trips(row(1), 1), trips(row(2), 9)):
+        scheduler.add(request)
+    run(scheduler, 2)
+    assert [entry.ids() for entry in scheduler.stack] == [(0,), (1, 2)]
+    assert run(scheduler, 3)[1] == Completion(split=Split("m", 1, 2, (1,)), merges=(Merge("m", 0, 2),))
+    assert [entry.ids() for entry in scheduler.stack] == [(2,), (0, 1)]
+    assert run(scheduler, 4)[1] == Completion(finished=(0, 1))
+
+
 def test_validate_sees_tables_in_another_order() -> None:
     """The stack of all models and the table of each tell the same order."""
     scheduler = Scheduler([loop_spec(3, (1, 2))], Continuous())

@@ -5,7 +5,8 @@ Must not know: anything `LazyBatching` does not, but the whole latency table. Wh
 
 The stack is run to its end in thought, node x batch times and merges included, with and without the newcomers. They are
 admitted if no row misses its deadline that would make it without them, and none of them misses its own that could make
-it alone. Eq. 2 charges batched rows as if they ran one after another, so it refuses much that the table allows.
+it alone. Eq. 2 charges batched rows as if they ran one after another, so it refuses much that the table allows. Where
+models have loops, rows are followed one by one (`course`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from lazybatch.core.lane import Lane
+from lazybatch.core.policies import course
 from lazybatch.core.policies.base import View
+from lazybatch.core.policies.course import Going
 from lazybatch.core.policies.slack_batching import SlackBatching, is_lost
 from lazybatch.core.request import UNBOUNDED_NS
 
@@ -32,10 +35,14 @@ class Standing(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """Everything that shares the processor with newcomers, and how many of its rows will be late without them."""
+    """Everything that shares the processor with newcomers, and how many of its rows will be late without them.
+
+    going: the same as ``stack`` where some model has loops; else None.
+    """
 
     stack: list[Standing]
     late: int
+    going: list[Going] | None = None
 
 
 class Oracle(SlackBatching[Outlook]):
@@ -45,6 +52,9 @@ class Oracle(SlackBatching[Outlook]):
         return "Oracle()"
 
     def _in_flight(self, view: View, now: int) -> Outlook:
+        if any(lane.loops for lane in view.lanes):
+            going = [Going.of(view.lane_of(entry.model), entry) for entry in view.stack]
+            return Outlook([], course.late_rows(going, now), going)
         stack = [
             Standing(
                 view.lane_of(entry.model),
@@ -64,6 +74,14 @@ class Oracle(SlackBatching[Outlook]):
 
     def _rows_with_slack(self, lane: Lane, room: int, in_flight: Outlook, now: int) -> int:
         waiting = lane.queue.peek(now, room)
+        if in_flight.going is not None:
+            lost = [is_lost(lane, request, now) for request in waiting]
+            going, late = in_flight.going, in_flight.late
+
+            def makes_late(rows: int) -> bool:
+                return course.late_rows([*going, Going.newcomers(lane, waiting[:rows], lost[:rows])], now) > late
+
+            return bisect_left(range(1, len(waiting) + 1), True, key=makes_late)
         deadlines_ns = [UNBOUNDED_NS if is_lost(lane, request, now) else request.deadline_ns for request in waiting]
 
         def endangers(rows: int) -> bool:
