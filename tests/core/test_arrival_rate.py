@@ -62,7 +62,7 @@ def test_poisson_arrivals_are_found_within_chance(arrivals: int, within: float) 
 
 @pytest.mark.parametrize("factor", [0.25, 0.5, 2.0, 4.0])
 def test_a_step_in_the_rate_is_followed(factor: float) -> None:
-    """After thousands of arrivals at one rate, a thousand of another bring the estimate within a half of the new rate,
+    """After thousands of arrivals at one rate, a thousand of another bring the estimate within a factor of two,
     three thousand within a quarter: in the middle of nine streams."""
     found: dict[int, list[float]] = {1_000: [], 3_000: []}
     for seed in range(9):
@@ -74,7 +74,7 @@ def test_a_step_in_the_rate_is_followed(factor: float) -> None:
             if arrivals in found:
                 found[arrivals].append(estimate(rate, at_ns) / 1e-3)
     middle = {arrivals: sorted(each)[4] for arrivals, each in found.items()}
-    assert max(middle[1_000] / factor, factor / middle[1_000]) < 1.5, middle
+    assert max(middle[1_000] / factor, factor / middle[1_000]) < 2, middle
     assert middle[3_000] == pytest.approx(factor, rel=1 / 4), middle
 
 
