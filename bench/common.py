@@ -19,12 +19,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lazybatch.errors import LazyBatchError
+from lazybatch.errors import InvalidInput, LazyBatchError
 from lazybatch.profiles import machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / "out"
 """Exported zoo models and other things worth keeping between runs; ignored by git."""
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder that results go to, before anything is measured. Raises `InvalidInput` where that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot write into {str(path)!r}: {error.strerror}") from error
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import Report, parser, progress, progress_end, run_script
+from bench.common import Report, make_folder, parser, progress, progress_end, run_script
 from bench.dominance_cells import MEASURES, add_figures, cells_of, markdown, worst
 from bench.dominance_runs import OURS, WARM_UP, Row, Spot, names_for, run_all
 from bench.laboratory import NODES, SYNTHETIC, chosen, profile
@@ -127,6 +127,7 @@ def collect(spots: Sequence[Spot], workers: int) -> list[Row]:
 
 def main(asked: argparse.Namespace) -> int:
     """Run the grid and report."""
+    make_folder(asked.output)
     spots = spots_of(asked)
     notes = notes_of(spots)
     settings = {
@@ -148,7 +149,6 @@ def main(asked: argparse.Namespace) -> int:
         report.rows += small
         report.at_most("mean_over_node_optimum", max(row["over_optimum"] for row in small), LIMIT)
     text = markdown(cells, str(report.provenance()["command"]), notes)
-    asked.output.mkdir(parents=True, exist_ok=True)
     (asked.output / "dominance.md").write_text(text)
     progress_end()
     print(text)

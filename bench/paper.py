@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import Report, parser, progress, progress_end, run_script
+from bench.common import Report, make_folder, parser, progress, progress_end, run_script
 from bench.paper_cells import NAMES, Cell, Row, run
 from bench.paper_claim import Claim
 from bench.paper_claims import claims
@@ -120,13 +120,13 @@ def markdown(found: Iterable[Claim], command: str) -> str:
 
 def main(chosen: argparse.Namespace) -> int:
     """Run the studies chosen, write what was found, and report."""
+    make_folder(chosen.output)
     plan = plan_of(chosen)
     cells = [cell for study in chosen.studies for cell in STUDIES[study](plan)]
     settings = {"quick": chosen.quick, "studies": chosen.studies, "policies": plan.policies, "seeds": plan.seeds}
     report = Report("bench/paper.py", settings={**settings, "requests": plan.requests, "simulated": True})
     report.rows = run_all(cells)
     found = claims(Results(report.rows, plan.windowed, plan.policies), report, chosen.studies)
-    chosen.output.mkdir(parents=True, exist_ok=True)
     provenance = report.provenance()
     for study in chosen.studies:
         rows = [row for row in report.rows if row["study"] == study]

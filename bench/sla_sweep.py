@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import lazybatch as lb
 from bench import sweep_advice, sweep_runs
-from bench.common import Report, progress, progress_bar, progress_end, run_script
+from bench.common import Report, make_folder, progress, progress_bar, progress_end, run_script
 from bench.models import subject
 from bench.sweep_advice import Advice
 from bench.sweep_options import check, fill, options, rates, targets
@@ -143,6 +143,7 @@ def prepare(chosen: argparse.Namespace) -> tuple[Setting, Any, list[Any]]:
 
 def main(chosen: argparse.Namespace) -> int:
     """Run the sweep, write what was found, and say what it means."""
+    make_folder(chosen.output)
     fill(chosen)
     check(chosen)
     compared = variants(chosen.policy)

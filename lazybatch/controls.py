@@ -74,7 +74,8 @@ def _read(path: Path) -> tuple[Solution, ...] | None:
                 name: data[name] for name in ("rates", "gains", "values", "actions", "points", "horizons", "ahead")
             }
         solutions = _solutions(**arrays)
-    except (OSError, EOFError, KeyError, ValueError, TypeError, IndexError, zipfile.BadZipFile):
+    except (OSError, EOFError, LookupError, ValueError, TypeError, RuntimeError, zipfile.BadZipFile):
+        # RuntimeError: damage can make an entry look encrypted, or compressed in a way zipfile does not know.
         return None
     with contextlib.suppress(OSError):
         os.utime(path)  # used last

@@ -86,6 +86,12 @@ def _damage(path: Path, how: str) -> None:
         case "a flipped byte":
             middle = len(whole) // 2
             path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :])
+        case "an unknown compression":
+            entry = whole.rindex(b"PK\x01\x02")
+            path.write_bytes(whole[: entry + 10] + b"\x63\x00" + whole[entry + 12 :])
+        case "seemingly encrypted":
+            entry = whole.rindex(b"PK\x01\x02")
+            path.write_bytes(whole[: entry + 8] + b"\x01\x00" + whole[entry + 10 :])
         case "a directory":
             path.unlink()
             path.mkdir()
@@ -113,6 +119,8 @@ def _damage(path: Path, how: str) -> None:
         "text",
         "cut short",
         "a flipped byte",
+        "an unknown compression",
+        "seemingly encrypted",
         "an array missing",
         "arrays that do not fit",
         "fewer rates",

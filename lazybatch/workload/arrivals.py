@@ -14,6 +14,9 @@ from lazybatch.errors import InvalidInput
 
 NS_PER_S = 1_000_000_000
 
+RATE_MIN_RPS = 1e-6
+"""One request in eleven days: slower ones would soon leave the range of a clock that counts nanoseconds."""
+
 
 def poisson(rate_rps: float, requests: int, seed: int = 0, start_ns: int = 0) -> list[int]:
     """Arrivals of a Poisson process (independent exponential gaps), the first one gap after ``start_ns``.
@@ -141,7 +144,9 @@ def _positive(name: str, value: float) -> None:
 
 
 def _check(rate_rps: float, requests: int) -> None:
-    if not math.isfinite(rate_rps) or rate_rps <= 0:
-        raise InvalidInput(f"the arrival rate must be a positive number of requests per second, got {rate_rps}")
+    if not math.isfinite(rate_rps) or rate_rps < RATE_MIN_RPS:
+        raise InvalidInput(
+            f"the arrival rate must be a positive number of requests/s, at least {RATE_MIN_RPS:g}, got {rate_rps}"
+        )
     if requests < 0:
         raise InvalidInput(f"the number of requests must not be negative, got {requests}")

@@ -49,7 +49,7 @@ def test_uniform_does_not_drift() -> None:
     assert uniform(3.0, 4, start_ns=5) == [5, 333_333_338, 666_666_672, 1_000_000_005]
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1e-300, math.nan, math.inf])
 def test_absurd_rates(rate: float) -> None:
     """A rate that is not a positive number is refused by name."""
     for process in (poisson, uniform):
