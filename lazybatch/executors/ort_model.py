@@ -10,19 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from lazybatch.core.graph import NodeGraph
 from lazybatch.errors import ExecutionError, InvalidInput, ModelError
 from lazybatch.executors.admission import admit_row
 from lazybatch.executors.base import Row
 from lazybatch.executors.ort import OrtExecutor
 from lazybatch.executors.ort_piece import OrtPiece, run_chain
 from lazybatch.executors.ort_session import CPU, CUDA, open_session, pool_threads, provider_names
+from lazybatch.executors.partitioned import PartitionedModel
 from lazybatch.executors.resident import resident_bytes
-from lazybatch.executors.sample import sample_row
 from lazybatch.partition.pieces import Partition
 
 
-class OrtModel:
+class OrtModel(PartitionedModel):
     """A `Model` on ONNX Runtime.
 
     threads: of the pool all sessions of this process share; the first one to ask decides.
@@ -35,7 +34,7 @@ class OrtModel:
     def __init__(
         self, partition: Partition, *, threads: int | None = None, providers: str | Sequence[str] | None = None
     ) -> None:
-        self.partition = partition
+        super().__init__(partition)
         self._threads = threads
         self._providers = provider_names(providers)
         device = "cuda" if CUDA in self._providers else "cpu"
@@ -53,31 +52,6 @@ class OrtModel:
         self._loaded_bytes = max(0, (resident_bytes() or 0) - (before or 0))
 
     @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.partition.model
-
-    @property
-    def graph(self) -> NodeGraph:
-        """The chain the scheduler sees."""
-        return self.partition.graph()
-
-    @property
-    def joinable(self) -> bool:
-        """Whether rows of different requests may share a sub-batch."""
-        return self.partition.joinable
-
-    @property
-    def reason(self) -> str | None:
-        """Why rows cannot be joined; None where they can."""
-        return self.partition.reason
-
-    @property
-    def fingerprint(self) -> str:
-        """Identity of model and partition."""
-        return self.partition.fingerprint
-
-    @property
     def threads(self) -> int | None:
         """Threads its operators share; None where ONNX Runtime was left to choose."""
         return self._threads or pool_threads()
@@ -86,10 +60,6 @@ class OrtModel:
         """Check and copy one row; see `lazybatch.executors.admission`. Raises `InvalidInput`."""
         weights = self.partition.provenance.get("weights")
         return admit_row(self.partition, inputs, weights if isinstance(weights, Sequence) else ())
-
-    def sample_row(self, seed: int) -> dict[str, Any]:
-        """One made-up row as callers give it; see `lazybatch.executors.sample`. Raises `InvalidInput`."""
-        return sample_row(self.partition, seed)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """A whole batch, batch axis included (also of 0 rows), node by node: what the whole model would give.

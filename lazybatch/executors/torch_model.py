@@ -18,11 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lazybatch.core.graph import NodeGraph
 from lazybatch.errors import ExecutionError, InvalidInput, ModelError
 from lazybatch.executors.admission import admit_row
 from lazybatch.executors.base import Row
-from lazybatch.executors.sample import sample_row
+from lazybatch.executors.partitioned import PartitionedModel
 from lazybatch.executors.torch_executor import TorchExecutor
 from lazybatch.executors.torch_piece import Device, TorchPiece
 from lazybatch.partition.pieces import Partition
@@ -31,7 +30,7 @@ from lazybatch.partition.torch.extract import modules
 from lazybatch.partition.torch.source import output_tensors, to_array
 
 
-class TorchModel:
+class TorchModel(PartitionedModel):
     """A `Model` on torch.
 
     flat: the graph that the partition cuts. source: the module itself, where it is there, for comparisons.
@@ -50,7 +49,7 @@ class TorchModel:
         cuts = partition.provenance.get("cuts")
         if not isinstance(cuts, list):
             raise ModelError(f"model {partition.model!r}: its partition is not one of a torch module")
-        self.partition = partition
+        super().__init__(partition)
         self._flat = flat
         self._source = source
         self.pieces = [
@@ -63,31 +62,6 @@ class TorchModel:
         self._device = Device(next(iter(self._places.values())).device)
 
     @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.partition.model
-
-    @property
-    def graph(self) -> NodeGraph:
-        """The chain the scheduler sees."""
-        return self.partition.graph()
-
-    @property
-    def joinable(self) -> bool:
-        """Whether rows of different requests may share a sub-batch."""
-        return self.partition.joinable
-
-    @property
-    def reason(self) -> str | None:
-        """Why rows cannot be joined; None where they can."""
-        return self.partition.reason
-
-    @property
-    def fingerprint(self) -> str:
-        """Identity of model and partition."""
-        return self.partition.fingerprint
-
-    @property
     def threads(self) -> int:
         """Threads its operators share."""
         return torch.get_num_threads()
@@ -97,10 +71,6 @@ class TorchModel:
         if isinstance(inputs, Mapping):
             inputs = {name: to_array(value) if isinstance(value, Tensor) else value for name, value in inputs.items()}
         return admit_row(self.partition, inputs)
-
-    def sample_row(self, seed: int) -> dict[str, Any]:
-        """One made-up row as callers give it; see `lazybatch.executors.sample`. Raises `InvalidInput`."""
-        return sample_row(self.partition, seed)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """A whole batch, batch axis included, node by node: what the whole module would give, by output name.

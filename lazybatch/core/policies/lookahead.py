@@ -36,11 +36,14 @@ from lazybatch.core.policies.prospect import Prospect
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.task import Reason
 
-SPLIT = True
 TAIL_WEIGHT = 6.0
+"""What time that a row in flight spends in the tail costs, in row-time."""
 PATIENCE = 4
+"""A sub-batch in flight for so many of its model's longest runs is preempted no more."""
 LENDING = 1.0
+"""A sub-batch waits for other models for at most so many of its own runs."""
 ROUNDS = 3
+"""A model is passed over for at most so many times what it takes to serve everyone once."""
 
 
 class Score(NamedTuple):
@@ -172,7 +175,7 @@ class Lookahead:
         room = lane.rows_max - lane.table.rows
         if head is None or room <= 0 or self._crowded_rows(lane) or (lane.loops and len(lane.table)):
             return 0
-        rows = 1 if type(head.signature) is Alone or not lane.spec.joinable else _compatible(lane, room, now)
+        rows = _startable(lane, room, now)
         top = lane.table.top
         if top is not None:
             if top.signature != head.signature:
@@ -227,14 +230,13 @@ class Lookahead:
 
     def _waits_until(self, lane: Lane, view: View, now: int) -> int:
         """Until when the only lane with work should wait for one more row, by its control; now for not at all."""
-        fits = _startable(lane, now)
         if view.draining or self._prospect.advice(lane, len(lane.queue)) or _is_alone(lane, now):
             return now
-        return self._prospect.waiting_ends_ns(lane, fits, now)
+        return self._prospect.waiting_ends_ns(lane, _startable(lane, lane.rows_max, now), now)
 
     def _sizes(self, lane: Lane, now: int) -> list[int]:
         """Numbers of rows worth comparing: what the control advises, then with deadlines all, half, one."""
-        fits = _startable(lane, now)
+        fits = _startable(lane, lane.rows_max, now)
         if lane.loops:  # whoever comes later need not wait for the end of these
             return [min(fits, lane.rows_best)]
         if rows := self._crowded_rows(lane):
@@ -249,10 +251,7 @@ class Lookahead:
         """The largest start of which nobody is late who would not be late alone; at least one row."""
         alone_end_ns = now + lane.run_ns(1)
         tightest_ns = min([d for d in self._prospect.left[lane.model].deadlines_ns if d >= alone_end_ns], default=0)
-        rows = fits
-        while rows > 1 and now + lane.run_ns(rows) > tightest_ns:
-            rows -= 1
-        return rows
+        return _within(lane, fits, tightest_ns - now)
 
     def _crowded_rows(self, lane: Lane) -> int:
         """Rows per batch where some of those that wait will have to be dropped; 0 where that is not to be expected.
@@ -262,9 +261,7 @@ class Lookahead:
         """
         if lane.spec.late != "drop":
             return 0
-        rows, sla_ns = lane.rows_best, self._prospect.sla_ns.get(lane.model, UNBOUNDED_NS)
-        while rows > 1 and 2 * lane.run_ns(rows) > sla_ns:
-            rows -= 1
+        rows = _within(lane, lane.rows_best, self._prospect.sla_ns.get(lane.model, UNBOUNDED_NS) // 2)
         return rows if len(lane.queue) > rows else 0
 
     def _score_start(self, lane: Lane, rows: int, now: int) -> Score:
@@ -291,14 +288,18 @@ def _is_alone(lane: Lane, now: int) -> bool:
     return not lane.spec.joinable or (head is not None and type(head.signature) is Alone)
 
 
-def _startable(lane: Lane, now: int) -> int:
-    """Rows that could start together now."""
-    return 1 if _is_alone(lane, now) else _compatible(lane, lane.rows_max, now)
+def _startable(lane: Lane, room: int, now: int) -> int:
+    """Rows that could start together now, at most ``room``: of the head's signature, or the head alone."""
+    if _is_alone(lane, now):
+        return 1
+    return min(room, len(lane.queue)) if lane.queue.uniform else len(lane.queue.peek(now, room))
 
 
-def _compatible(lane: Lane, rows: int, now: int) -> int:
-    """Rows of the head's signature that wait, at most ``rows``."""
-    return min(rows, len(lane.queue)) if lane.queue.uniform else len(lane.queue.peek(now, rows))
+def _within(lane: Lane, rows: int, time_ns: int) -> int:
+    """The most rows, at most ``rows``, whose run takes no longer than this; at least one."""
+    while rows > 1 and lane.run_ns(rows) > time_ns:
+        rows -= 1
+    return rows
 
 
 def _why(lane: Lane, rows: int, now: int) -> Reason:
@@ -311,7 +312,7 @@ def _unwilling(entry: SubBatch, view: View, newcomers: Lane, time_ns: int, now: 
     """Whether a sub-batch in flight has waited enough for others; time_ns: what the newcomers take."""
     lane = view.lane_of(entry.model)
     in_flight_ns = now - entry.started_ns
-    if in_flight_ns > PATIENCE * lane.sums_ns[lane.rows_max][-1]:
+    if in_flight_ns > PATIENCE * lane.run_ns(lane.rows_max):
         return True
     if lane is newcomers:
         return False

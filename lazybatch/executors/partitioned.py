@@ -1,0 +1,48 @@
+"""What every model made of a partition says of itself, whichever framework runs its nodes.
+
+Owns: `PartitionedModel`. Must not know: frameworks, how rows are admitted, buffers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lazybatch.core.graph import NodeGraph
+from lazybatch.executors.sample import sample_row
+from lazybatch.partition.pieces import Partition
+
+
+class PartitionedModel:
+    """The part of the `Model` contract that the partition alone answers."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.partition.model
+
+    @property
+    def graph(self) -> NodeGraph:
+        """The chain the scheduler sees."""
+        return self.partition.graph()
+
+    @property
+    def joinable(self) -> bool:
+        """Whether rows of different requests may share a sub-batch."""
+        return self.partition.joinable
+
+    @property
+    def reason(self) -> str | None:
+        """Why rows cannot be joined; None where they can."""
+        return self.partition.reason
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of model and partition."""
+        return self.partition.fingerprint
+
+    def sample_row(self, seed: int) -> dict[str, Any]:
+        """One made-up row as callers give it; see `lazybatch.executors.sample`. Raises `InvalidInput`."""
+        return sample_row(self.partition, seed)
