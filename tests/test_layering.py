@@ -60,6 +60,7 @@ RULES: dict[str, Rule] = {
     # layer 1
     "core": Rule(("errors", "config", "core"), stdlib=PURE_STDLIB),
     # layer 2
+    "program": Rule(("errors", "core"), _third("numpy")),
     "partition": Rule(
         ("errors", "config", "core", "partition", "executors.ort_session"),
         _third("numpy networkx onnx onnxruntime torch"),
