@@ -27,6 +27,7 @@ SHELL = (
     "errors",
     "config",
     "core",
+    "program",
     "partition",
     "executors",
     "loading",
@@ -65,7 +66,9 @@ RULES: dict[str, Rule] = {
         ("errors", "config", "core", "partition", "executors.ort_session"),
         _third("numpy networkx onnx onnxruntime torch"),
     ),
-    "executors": Rule(("errors", "config", "core", "partition", "executors"), _third("numpy onnxruntime torch")),
+    "executors": Rule(
+        ("errors", "config", "core", "program", "partition", "executors"), _third("numpy onnxruntime torch")
+    ),
     "workload": Rule(("errors", "config", "core"), _third("numpy")),
     "bounds": Rule(("errors", "config", "core"), _third("numpy")),
     "solver": Rule(("errors", "config", "core"), _third("numpy")),
@@ -77,8 +80,8 @@ RULES: dict[str, Rule] = {
     "profiles": Rule(("errors", "config", "core")),
     "trace": Rule(("errors", "config", "core", "metrics")),
     # layer 3
-    "loading": Rule(("errors", "config", "core", "partition", "executors"), _third("numpy")),
-    "checking": Rule(("errors", "config", "core", "partition", "executors"), _third("numpy")),
+    "loading": Rule(("errors", "config", "core", "program", "partition", "executors"), _third("numpy")),
+    "checking": Rule(("errors", "config", "core", "program", "partition", "executors"), _third("numpy")),
     "engine": Rule(
         ("errors", "config", "core", "executors.base", "executors.callable", "metrics", "engine"), _third("numpy")
     ),
