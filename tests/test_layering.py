@@ -35,6 +35,9 @@ SHELL = (
     "workload",
     "metrics",
     "profiles",
+    "lengths",
+    "table_loops",
+    "trips",
     "policies",
     "explanation",
     "trace",
@@ -73,14 +76,23 @@ RULES: dict[str, Rule] = {
     "bounds": Rule(("errors", "config", "core"), _third("numpy")),
     "solver": Rule(("errors", "config", "core"), _third("numpy")),
     "loop_solver": Rule(("errors", "config", "core", "solver"), _third("numpy")),
-    "controls": Rule(("errors", "config", "core", "solver", "partition.cache"), _third("numpy")),
-    "policies": Rule(("errors", "config", "core", "solver", "controls", "loop_solver")),
+    "kept_arrays": Rule((), _third("numpy")),
+    "controls": Rule(
+        ("errors", "config", "core", "solver", "loop_solver", "kept_arrays", "partition.cache"), _third("numpy")
+    ),
+    "policies": Rule(("errors", "config", "core", "controls")),
     "explanation": Rule(("errors", "config", "core")),
     "metrics": Rule(("errors", "config", "core"), _third("numpy")),
     "profiles": Rule(("errors", "config", "core")),
+    "lengths": Rule(("errors", "core", "profiles")),
+    "table_loops": Rule(("errors", "core")),
+    "trips": Rule(("errors", "core", "lengths", "table_loops")),
     "trace": Rule(("errors", "config", "core", "metrics")),
     # layer 3
-    "loading": Rule(("errors", "config", "core", "program", "partition", "executors"), _third("numpy")),
+    "loading": Rule(
+        ("errors", "config", "core", "program", "program_loading", "partition", "executors"), _third("numpy")
+    ),
+    "program_loading": Rule(("errors", "program", "executors")),
     "checking": Rule(("errors", "config", "core", "program", "partition", "executors"), _third("numpy")),
     "engine": Rule(
         ("errors", "config", "core", "executors.base", "executors.callable", "metrics", "engine"), _third("numpy")

@@ -3,10 +3,10 @@
 Owns: `profile` (model -> latency table) and `Progress`; `verdict` says what a table means for batching.
 Must not know: the scheduler, policies, how a node is run.
 
-A *pass* opens a sub-batch of b rows, runs its nodes one after the other, each timed, and closes it: the calls the
-engine makes, in its order. Passes of the batch sizes are interleaved, so that a machine that gets slower meanwhile
-(heat, neighbours) slows all cells alike. The numbers in the table are plain quantiles of what was measured: nothing is
-smoothed, made monotone or dropped.
+A *pass* (`passes`) opens a sub-batch of b rows, runs its nodes one after the other, each timed, and closes it: the
+calls the engine makes, in its order. Passes of the batch sizes are interleaved, so that a machine that gets slower
+meanwhile (heat, neighbours) slows all cells alike. The numbers in the table are plain quantiles of what was measured:
+nothing is smoothed, made monotone or dropped.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lazybatch.errors import ExecutionError, InvalidInput
-from lazybatch.executors.base import Executor, Model, Row
+from lazybatch.errors import InvalidInput
+from lazybatch.executors.base import Model, Row
 from lazybatch.profiler.judgement import Verdict, verdict
+from lazybatch.profiler.passes import Runner, rounds_of
 from lazybatch.profiler.state import State
 from lazybatch.profiles import LatencyTable, machine, versions
+from lazybatch.program import Stage
+from lazybatch.table_loops import KEY, TableLoop, described
 
-__all__ = ["HIGH_QUANTILE", "SAMPLES_MIN", "WARM_UP_PASSES", "Progress", "Verdict", "profile", "verdict"]
+__all__ = ["HIGH_QUANTILE", "ITERATIONS", "SAMPLES_MIN", "WARM_UP_PASSES", "Progress", "Verdict", "profile", "verdict"]
 
+ITERATIONS = 16
+"""Of a loop in one pass, unless rows make fewer."""
 SAMPLES_MIN = 3
 WARM_UP_PASSES = 2
 _SAVE_EVERY_NS = 3_000_000_000
@@ -47,6 +52,7 @@ def profile(
     *,
     budget_s: float = 60.0,
     repeats: int = 50,
+    iterations: int = ITERATIONS,
     inputs: Sequence[Any] | None = None,
     progress: Callable[[Progress], None] | None = None,
     resume: str | Path | None = None,
@@ -59,6 +65,7 @@ def profile(
     budget_s: seconds to measure for. Every size gets `SAMPLES_MIN` passes after its warm-up even if that takes longer;
     from then on the size that has had the least time is next, until the budget, or ``repeats`` passes per size, are
     used up.
+    iterations: how often a pass goes round each loop of a program, at most; a node's time is that of one iteration.
     inputs: rows as `predict` takes them, used in turn, all of one shape; by default the model makes them up
     (`sample_row`). progress: called after each pass, in this thread.
     resume: a file that keeps what has been measured; if it exists, only what is missing is measured and the time
@@ -68,22 +75,23 @@ def profile(
     Raises `InvalidInput` for options out of range, inputs the model does not take, or a damaged ``resume`` file,
     `TableMismatch` when that file is of another model, machine or input, `ExecutionError` when a node fails.
     """
-    sizes = _check_options(batch_sizes, budget_s, repeats)
+    sizes = _check_options(batch_sizes, budget_s, repeats, iterations)
     sizes = sizes if model.joinable else (1,)
     rows = _rows(model, inputs, sizes[-1])
-    state = State(model, sizes, rows, Path(resume) if resume is not None else None)
+    rounds = rounds_of(model.graph, rows, iterations)
+    state = State(model, sizes, rows, Path(resume) if resume is not None else None, rounds)
     executor = model.executor(max_batch_size=sizes[-1])
     try:
-        _measure(_Runner(model, executor, rows, clock_ns), state, round(budget_s * 1e9), repeats, progress)
+        _measure(Runner(model, executor, rows, clock_ns, rounds), state, round(budget_s * 1e9), repeats, progress)
     finally:
         executor.shutdown()
         state.save()
-    table = _table(model, state, getattr(model, "threads", None), command, inputs is None)
+    table = _table(model, state, rounds, command, inputs is None)
     state.forget()
     return table
 
 
-def _check_options(batch_sizes: Sequence[int], budget_s: float, repeats: int) -> tuple[int, ...]:
+def _check_options(batch_sizes: Sequence[int], budget_s: float, repeats: int, iterations: int) -> tuple[int, ...]:
     sizes = tuple(batch_sizes)
     if any(isinstance(size, bool) or not isinstance(size, int) for size in sizes):
         raise InvalidInput(f"batch sizes must be whole numbers, got {list(sizes)}")
@@ -93,6 +101,8 @@ def _check_options(batch_sizes: Sequence[int], budget_s: float, repeats: int) ->
         raise InvalidInput(f"budget_s must be a positive number of seconds, got {budget_s}")
     if repeats < SAMPLES_MIN:
         raise InvalidInput(f"repeats must be at least {SAMPLES_MIN}, got {repeats}")
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise InvalidInput(f"iterations must be a positive whole number, got {iterations!r}")
     return sizes
 
 
@@ -114,47 +124,8 @@ def _rows(model: Model, inputs: Sequence[Any] | None, count: int) -> list[Row]:
     return rows
 
 
-class _Runner:
-    """Runs passes through one executor."""
-
-    def __init__(self, model: Model, executor: Executor, rows: Sequence[Row], clock_ns: Callable[[], int]) -> None:
-        self.clock_ns = clock_ns
-        self._model = model
-        self._executor = executor
-        self._rows = rows
-        self._next_request = 0
-        self._sub_batch = 0
-
-    def run(self, size: int) -> list[int]:
-        """One pass: the nodes' times in ns. Raises `ExecutionError` naming the node and the size."""
-        executor, clock_ns, sub_batch = self._executor, self.clock_ns, self._sub_batch
-        self._sub_batch += 1
-        ids = range(self._next_request, self._next_request + size)
-        self._next_request += size
-        executor.open(sub_batch, {number: self._rows[number % len(self._rows)] for number in ids}, size)
-        times_ns = []
-        try:
-            for node in range(len(self._model.graph)):
-                start_ns = clock_ns()
-                executor.run(sub_batch, node)
-                times_ns.append(max(1, clock_ns() - start_ns))
-        except Exception as error:
-            executor.discard(sub_batch)
-            name = self._model.graph.nodes[len(times_ns)].name
-            raise ExecutionError(
-                f"model {self._model.name!r}: node {name!r} failed at batch size {size}: {error}"
-            ) from error
-        except BaseException:
-            executor.discard(sub_batch)
-            raise
-        for result in executor.close(sub_batch).values():
-            if isinstance(result, Exception):
-                raise ExecutionError(f"model {self._model.name!r}: a row failed at batch size {size}: {result}")
-        return times_ns
-
-
 def _measure(
-    runner: _Runner, state: State, budget_ns: int, repeats: int, progress: Callable[[Progress], None] | None
+    runner: Runner, state: State, budget_ns: int, repeats: int, progress: Callable[[Progress], None] | None
 ) -> None:
     sizes = list(state.samples_ns)
     clock_ns = runner.clock_ns
@@ -184,7 +155,7 @@ def _measure(
             progress(Progress(min(share, must), passes, elapsed_ns / 1e9, size))
 
 
-def _timed(runner: _Runner, state: State, size: int, took_ns: dict[int, int]) -> list[int]:
+def _timed(runner: Runner, state: State, size: int, took_ns: dict[int, int]) -> list[int]:
     """One pass, with its whole time (gather and scatter included) counted against the budget."""
     start_ns = runner.clock_ns()
     times_ns = runner.run(size)
@@ -210,12 +181,12 @@ def _cost_ns(state: State, size: int, took_ns: dict[int, int]) -> int:
     return (WARM_UP_PASSES + 1) * sum(node[-1] for node in state.samples_ns[size])
 
 
-def _table(model: Model, state: State, threads: object, command: str | None, made_up: bool) -> LatencyTable:
+def _table(model: Model, state: State, rounds: Sequence[int], command: str | None, made_up: bool) -> LatencyTable:
     cells = [[sorted(samples[node]) for samples in state.samples_ns.values()] for node in range(len(state.nodes))]
     provenance: dict[str, object] = {
         "fingerprint": model.fingerprint,
         "machine": machine(),
-        "threads": threads,
+        "threads": getattr(model, "threads", None),
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command or f"lazybatch.profile({model.name!r})",
@@ -226,6 +197,8 @@ def _table(model: Model, state: State, threads: object, command: str | None, mad
         "samples": {str(size): state.passes(size) for size in state.samples_ns},
         "high_quantile": HIGH_QUANTILE,
     }
+    if model.graph.loops:
+        provenance[KEY] = described(_loops(model, rounds))
     return LatencyTable(
         model.name,
         state.nodes,
@@ -234,6 +207,19 @@ def _table(model: Model, state: State, threads: object, command: str | None, mad
         tuple(tuple(_high(cell) for cell in node) for node in cells),
         provenance,
     )
+
+
+def _loops(model: Model, rounds: Sequence[int]) -> list[TableLoop]:
+    """What the table keeps of the graph's loops."""
+    program = getattr(model, "program", None)
+    return [
+        TableLoop(loop, program is not None and _counted(program.stage(loop.name)), iterations)
+        for loop, iterations in zip(model.graph.loops, rounds, strict=True)
+    ]
+
+
+def _counted(stage: Stage) -> bool:
+    return stage.loop is not None and stage.loop.counted is not None
 
 
 def _median(ordered: Sequence[int]) -> int:

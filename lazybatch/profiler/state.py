@@ -20,7 +20,9 @@ _FORMAT, _VERSION = "lazybatch-profile-partial", 1
 class State:
     """What has been measured so far, and the file that keeps it."""
 
-    def __init__(self, model: Model, sizes: Sequence[int], rows: Sequence[Row], path: Path | None) -> None:
+    def __init__(
+        self, model: Model, sizes: Sequence[int], rows: Sequence[Row], path: Path | None, rounds: Sequence[int] = ()
+    ) -> None:
         self.path = path
         self.nodes = tuple(node.name for node in model.graph.nodes)
         self.identity = {
@@ -29,6 +31,8 @@ class State:
             "nodes": list(self.nodes),
             "rows": repr((rows[0].signature, rows[0].size)),
         }
+        if rounds:
+            self.identity["iterations"] = [str(count) for count in rounds]
         self.samples_ns: dict[int, list[list[int]]] = {size: [[] for _ in self.nodes] for size in sizes}
         self.spent_ns = dict.fromkeys(sizes, 0)
         self._saved = True

@@ -24,8 +24,8 @@ class Stage:
     inputs: by the model's input: a `Feed`; a plain string stands for ``Feed(string)``. Of a loop: those that stay the
     same in all iterations of a row.
     loop: how it repeats; None: it is a chain.
-    examples: rows that the model accepts, to probe it with: one dict or several, as ``example_inputs`` of
-    `lazybatch.load`, or the path of an ``.npz`` file with one array per input, rows along its first axis.
+    examples: what the model accepts, to probe it with: as ``example_inputs`` of `lazybatch.load`, or the path of an
+    ``.npz`` file with one array per input as the model takes it, batch axis included.
     batch_axes, tolerance: as for `lazybatch.load`.
 
     Raises `InvalidInput`, naming the stage and the tensor, for descriptions that contradict themselves.
