@@ -7,7 +7,10 @@ In every round a model is profiled anew, so that both sides see the same machine
 of its own, half as long and with other arrivals, measures what the engine adds at this rate under this policy: five
 constants. Callers that submit and take results share the processor with the nodes, so they depend on the rate. Then the
 simulator is given the times at which calls were really submitted, decides by the plain table as the live policy did,
-and takes the table's times plus those constants. What it says without the constants is reported beside it.
+and takes the table's times plus those constants ("before"). A machine shared with others changes its pace from one run
+to the next, which no simulation can foresee. So a second side fits the constants to the compared run itself ("same
+run"): it is told how fast the machine was, and must still get queueing and decisions right. What the simulator says
+without any constants is reported beside them ("table").
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ models     {", ".join(NAMES)}, or ONNX files
 loads      shares of what the engine can serve: the best batch size of the table with the engine's own time added
 
 Runs last --seconds, or longer where that is needed for --requests. Rounds repeat all of it with other arrivals;
-latencies of all rounds are compared together. Run it on a machine that does nothing else.
+per comparison the median over the rounds of simulated over live counts. Run it on a machine that does nothing else.
 
 examples
   python bench/reality.py --quick
@@ -174,7 +177,11 @@ def calibrate(bench: Bench, one: Variant, rate_rps: float, plan: Any) -> Overhea
     """What the engine adds under this policy at this rate, from a run of its own with other arrivals."""
     count = max(plan.requests // 2, round(rate_rps * plan.seconds / 2))
     seed = CALIBRATION_SEEDS + plan.seed
-    watched, outcome = run_live(bench, one, poisson(rate_rps, count, seed), seed)
+    return fitted(bench, *run_live(bench, one, poisson(rate_rps, count, seed), seed))
+
+
+def fitted(bench: Bench, watched: Watched, outcome: Ends) -> Overheads:
+    """The constants that explain a run."""
     return fit(watched, bench.table, bench.rows_max, [ns for ns in outcome.latencies_ns if ns is not None])
 
 
@@ -183,15 +190,17 @@ def compare(
 ) -> dict[str, Any]:
     """One run on both sides, with all latencies of what came after the warm-up."""
     count = max(plan.requests, round(rate_rps * plan.seconds))
-    _, outcome = run_live(bench, one, poisson(rate_rps, count, plan.seed), plan.seed)
+    watched, outcome = run_live(bench, one, poisson(rate_rps, count, plan.seed), plan.seed)
     if None in outcome.latencies_ns:
         raise InvalidInput(f"{bench.subject.name}: {outcome.failed} calls failed, {outcome.refused} were refused")
     first = int(WARM_UP * count)
     sides = {
         "live": outcome.latencies_ns,
-        "simulated": run_simulated(bench, one, outcome.submit_ns, overheads),
-        "plain": run_simulated(bench, one, outcome.submit_ns, None),
+        "before": run_simulated(bench, one, outcome.submit_ns, overheads),
+        "same_run": run_simulated(bench, one, outcome.submit_ns, fitted(bench, watched, outcome)),
+        "table": run_simulated(bench, one, outcome.submit_ns, None),
     }
+    ms = {side: latency_summary([ns or 0 for ns in found[first:]]).as_ms() for side, found in sides.items()}
     return {
         "what": "run",
         "model": bench.subject.name,
@@ -202,7 +211,7 @@ def compare(
         "requests": count,
         "submit_lag_p99_ms": outcome.lag_p99_ms,
         "overheads": overheads.as_us(),
-        **{f"{side}_ms": [round((ns or 0) / 1e6, 4) for ns in found[first:]] for side, found in sides.items()},
+        **{f"{side}_{of}": ms[side][of] for side in sides for of in ("mean_ms", "p99_ms")},
     }
 
 
@@ -241,33 +250,25 @@ def measure(chosen: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def judge(report: Report) -> None:
-    """Means and p99 of all rounds together, simulated over live; a figure each."""
+    """Means and p99, simulated over live, the median over the rounds; a figure each."""
     runs = [row for row in report.rows if row["what"] == "run"]
-    sides = "".join(f"{title:>11}{'sim':>8}{'plain':>8}" for title in ("live mean", "live p99"))
-    print(
-        f"{'model':12}{'policy':12}{'load':>6}{sides}   (ms; simulated over live, with the engine's time and without)"
-    )
+    heads = "".join(f"{title:>11}{'before':>9}{'same run':>9}{'table':>8}" for title in ("live mean", "live p99"))
+    print(f"{'model':12}{'policy':12}{'load':>6}{heads}   (ms; simulated over live, medians over rounds)")
     for key in dict.fromkeys((row["model"], row["policy"], row["load"]) for row in runs):
         mine = [row for row in runs if (row["model"], row["policy"], row["load"]) == key]
         model, policy, load = key
-        summary = {
-            side: latency_summary([round(ms * 1e6) for row in mine for ms in row[f"{side}_ms"]]).as_ms()
-            for side in ("live", "simulated", "plain")
-        }
         row: dict[str, Any] = {"what": "comparison", "model": model, "policy": policy, "load": load}
-        for measure_ms in ("mean_ms", "p99_ms"):
-            live = summary["live"][measure_ms] or 0.0
-            row[f"live_{measure_ms}"] = live
-            for side in ("simulated", "plain"):
-                row[f"{side}_{measure_ms}"] = summary[side][measure_ms]
-                row[f"{side}_over_live_{measure_ms[:-3]}"] = (summary[side][measure_ms] or 0.0) / live
-            off = abs(row[f"simulated_over_live_{measure_ms[:-3]}"] - 1)
-            report.at_most(f"{measure_ms[:-3]}_off/{model}/{policy}/load{load:g}", off, WITHIN)
+        cells = ""
+        for of in ("mean", "p99"):
+            row[f"live_{of}_ms"] = median(one[f"live_{of}_ms"] for one in mine)
+            cells += f"{row[f'live_{of}_ms']:>11.2f}"
+            for side, width in (("before", 9), ("same_run", 9), ("table", 8)):
+                ratio = median(one[f"{side}_{of}_ms"] / one[f"live_{of}_ms"] for one in mine)
+                row[f"{side}_over_live_{of}"] = ratio
+                cells += f"{ratio:>{width}.3f}"
+                if side != "table":
+                    report.at_most(f"{of}_off/{side}/{model}/{policy}/load{load:g}", abs(ratio - 1), WITHIN)
         report.rows.append(row)
-        cells = "".join(
-            f"{row[f'live_{of}_ms']:>11.2f}{row[f'simulated_over_live_{of}']:>8.3f}{row[f'plain_over_live_{of}']:>8.3f}"
-            for of in ("mean", "p99")
-        )
         print(f"{model:12}{policy:12}{load:>6.2f}{cells}")
 
 
