@@ -1,6 +1,6 @@
 """Solving when to interrupt a running loop: value iteration on a semi-Markov decision process.
 
-Owns: `solve_loops`, from the times of loops and of what lies before them to their `LoopControl`s; `solve_loop_times`.
+Owns: `solve_loop_times`, from what a loop and the way to it take to thresholds.
 Must not know: the scheduler, files; it runs off line or at start, never per decision.
 
 States: n rows run in the loop, q wait. Two actions: one iteration (S(n); each row leaves with probability 1 / mean
@@ -17,14 +17,12 @@ nothing can be done but wait for the next row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lazybatch.core.lane import Lane, LaneSpec
-from lazybatch.core.loop_control import NEVER, LoopControl
-from lazybatch.errors import InvalidInput
+from lazybatch.core.loop_control import NEVER
+from lazybatch.core.loop_times import LoopTimes
 from lazybatch.solver import poisson
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
@@ -32,6 +30,8 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 LOADS = (0.15, 0.35, 0.55, 0.75, 0.88)
 """Rates that are solved, as shares of the capacity with the loop full and newcomers let in by half batches."""
 ROWS_WEIGHED = 64
+SOLVER = 1
+"""Raised whenever the same times would be solved differently than before."""
 _QUEUE = 2.5
 """Queue lengths that are told apart, in full loops."""
 _SWEEPS_MAX = 2000
@@ -39,39 +39,17 @@ _SWEEPS_CHECKED = 20
 _GAIN_SETTLED = 2e-4
 
 
-def solve_loops(spec: LaneSpec) -> tuple[LoopControl | None, ...]:
-    """Per loop of a model's graph its control; None where rows join at equal iterations only, so nobody is let in.
+class LoopSolution(NamedTuple):
+    """Rates, ascending; per rate thresholds by rows running and the predicted mean latency (see `LoopControl`)."""
 
-    Raises `InvalidInput` for a lane without a latency table.
-    """
-    if spec.latency is None:
-        raise InvalidInput(f"model {spec.graph.model!r}: a control is solved from a latency table, and there is none")
-    return tuple(
-        None if loop.same_iteration else solve_loop(spec, number) for number, loop in enumerate(spec.graph.loops)
-    )
+    rates_per_ns: tuple[float, ...]
+    thresholds: tuple[tuple[int, ...], ...]
+    mean_latency_ns: tuple[float, ...]
 
 
-def solve_loop(spec: LaneSpec, number: int) -> LoopControl:
-    """The control of one loop of a model, as it is served."""
-    lane = Lane(spec)
-    loop, trips = lane.loops[number], spec.trips(number).mean
-    rows = range(lane.rows_max + 1)
-    before_ns = [lane.sums_ns[n][loop.first] for n in rows]
-    body_ns = [lane.body_ns(number, n) for n in rows]
-    behind_ns = [lane.sums_ns[n][-1] - lane.sums_ns[n][loop.stop] for n in rows]
-    step_ns = []
-    for n in rows:  # those who leave run what lies behind the loop, while the others wait
-        leaving = n / trips
-        anybody = 1 - (1 - 1 / trips) ** n
-        step_ns.append(body_ns[n] + anybody * behind_ns[max(1, round(leaving)) if n else 0])
-    rates, thresholds, means = solve_loop_times(before_ns, step_ns, trips)
-    return LoopControl(lane.model, loop.name, rates, thresholds, means)
-
-
-def solve_loop_times(
-    before_ns: Sequence[float], step_ns: Sequence[float], trips: float
-) -> tuple[tuple[float, ...], tuple[tuple[int, ...], ...], tuple[float, ...]]:
-    """Rates, thresholds and predicted mean latencies, from times by rows 0..maximum (those of 0 rows do not matter)."""
+def solve_loop_times(times: LoopTimes) -> LoopSolution:
+    """When to let newcomers in, for the rates of `LOADS`."""
+    before_ns, step_ns, trips = times
     rows_max = len(step_ns) - 1
     lump = -(-rows_max // ROWS_WEIGHED)
     counts = np.minimum(np.arange(-(-rows_max // lump) + 1) * lump, rows_max)
@@ -79,10 +57,9 @@ def solve_loop_times(
     half = (len(step) - 1 + 1) // 2
     per_row = float(np.min(trips * step[1:] / np.arange(1, len(step)))) + float(before[half]) / half
     problem = _Problem(before / per_row, step / per_row, trips)
-    rates = tuple(load / per_row for load in LOADS)
-    if not before[1:].any():
-        nothing = tuple(0.0 for _ in rates)  # newcomers cost nobody anything: there is nothing to solve
-        return tuple(rate * lump for rate in rates), ((1,) * rows_max,) * len(rates), nothing
+    rates = tuple(load / per_row * lump for load in LOADS)
+    if not before[1:].any():  # newcomers cost nobody anything: there is nothing to solve
+        return LoopSolution(rates, ((1,) * rows_max,) * len(rates), (0.0,) * len(rates))
     thresholds: list[tuple[int, ...]] = []
     means: list[float] = []
     value = np.zeros((len(step), problem.queue + 1))
@@ -94,7 +71,7 @@ def solve_loop_times(
             tuple(int(count) if count == NEVER else max(1, (int(count) - 1) * lump + 1) for count in needed)
         )
         means.append(gain / load * per_row)
-    return tuple(rate * lump for rate in rates), tuple(thresholds), tuple(means)
+    return LoopSolution(rates, tuple(thresholds), tuple(means))
 
 
 class _Problem:

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from lazybatch.controls import control_of
+from lazybatch.controls import control_of, loop_controls_of
 from lazybatch.core import policies
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.policies.base import Policy
 from lazybatch.core.policies.lookahead import Lookahead
 from lazybatch.errors import InvalidInput
-from lazybatch.loop_solver import solve_loops
 
 LOOKAHEAD = "lookahead"
 DEFAULT = LOOKAHEAD
@@ -56,8 +55,8 @@ def make_policy(policy: str | Policy, lanes: Sequence[LaneSpec], **options: Any)
     """A policy for these lanes. A policy given as an object is returned as it is.
 
     options: of the policy's constructor, for example ``window_ns`` of "graph". For "lookahead", each lane's control is
-    taken from the cache, or solved (0.2 s for a maximum batch of 16, 0.4 s for 64) and kept there; that of each
-    loop is solved anew (0.4 s for 8 rows, 2 s for 64).
+    taken from the cache, or solved (0.2 s for a maximum batch of 16, 0.4 s for 64; that of a loop 0.4 s for 8 rows, 2 s
+    for 64) and kept there.
     Raises `InvalidInput` for an unknown policy, options it does not take, or a lane without the table it needs.
     """
     check_policy(policy)
@@ -68,7 +67,7 @@ def make_policy(policy: str | Policy, lanes: Sequence[LaneSpec], **options: Any)
     if policy != LOOKAHEAD:
         return policies.by_name(policy, **options)
     controls = {spec.graph.model: control_of(spec) for spec in lanes}
-    loops = {spec.graph.model: solve_loops(spec) for spec in lanes if spec.graph.loops}
+    loops = {spec.graph.model: loop_controls_of(spec) for spec in lanes if spec.graph.loops}
     try:
         return cast(Policy, Lookahead(controls, loops, **options))
     except TypeError:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lazybatch import controls
-from lazybatch.controls import cached_control, control_of
+from lazybatch import controls, loop_solver
+from lazybatch.controls import cached_control, cached_loop_solution, control_of, loop_controls_of
 from lazybatch.core.control import Control
-from lazybatch.core.graph import NodeGraph
+from lazybatch.core.graph import Loop, NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
+from lazybatch.core.loop_times import LoopTimes
 from lazybatch.errors import InvalidInput
+from lazybatch.loop_solver import LoopSolution, solve_loop_times
 from lazybatch.solver import solve_times
 
 TIMES_NS = (1_000_000, 1_100_000, 1_150_000)
@@ -183,3 +186,89 @@ def test_the_control_of_a_lane() -> None:
     assert control_of(LaneSpec(graph, table, max_batch_size=4, joinable=False)) == solve_times("m", (1000,))
     with pytest.raises(InvalidInput, match="'m': a control is solved from a latency table"):
         control_of(LaneSpec(graph))
+
+
+LOOP_TIMES = LoopTimes((0.0, 20e6, 23e6), (0.0, 14e6, 15e6), 5.0)
+
+
+@pytest.fixture
+def loops_solved(monkeypatch: pytest.MonkeyPatch) -> list[LoopTimes]:
+    """Loops that were solved rather than read."""
+    found: list[LoopTimes] = []
+
+    def counted(times: LoopTimes) -> LoopSolution:
+        found.append(times)
+        return solve_loop_times(times)
+
+    monkeypatch.setattr(controls, "solve_loop_times", counted)
+    return found
+
+
+def test_loops_are_solved_once(folder: Path, loops_solved: list[LoopTimes]) -> None:
+    """What is read back is equal to what was solved, in plain numbers; other times are another entry."""
+    first = cached_loop_solution("m", LOOP_TIMES)
+    assert [path.name[:5] for path in files(folder)] == ["loop-"]
+    assert cached_loop_solution("other", LOOP_TIMES) == first == solve_loop_times(LOOP_TIMES)
+    assert len(loops_solved) == 1
+    again = cached_loop_solution("m", LOOP_TIMES)
+    assert {type(number) for part in (again.rates_per_ns, again.mean_latency_ns) for number in part} == {float}
+    assert {type(number) for needed in again.thresholds for number in needed} == {int}
+    cached_loop_solution("m", LOOP_TIMES._replace(trips=6.0))
+    assert len(loops_solved) == len(files(folder)) == 2
+
+
+def test_another_loop_solver_solves_anew(loops_solved: list[LoopTimes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of the solver, or of the loads it solves, old answers are not used."""
+    cached_loop_solution("m", LOOP_TIMES)
+    monkeypatch.setattr(loop_solver, "SOLVER", -1)
+    cached_loop_solution("m", LOOP_TIMES)
+    monkeypatch.setattr(loop_solver, "LOADS", (0.5,))
+    assert len(cached_loop_solution("m", LOOP_TIMES).rates_per_ns) == 1
+    assert len(loops_solved) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("rates", lambda array: array[:-1]),
+        ("rates", lambda array: array[::-1]),
+        ("rates", lambda array: array.astype(int)),
+        ("means", lambda array: array * np.nan),
+        ("thresholds", lambda array: array[:, :-1]),
+        ("thresholds", lambda array: array - 1),
+        ("thresholds", lambda array: array.astype(float)),
+        ("thresholds", lambda array: array * 2**31),
+        ("thresholds", None),
+    ],
+)
+def test_damaged_loop_files_are_solved_anew(
+    folder: Path, loops_solved: list[LoopTimes], name: str, change: Callable[[np.ndarray], np.ndarray] | None
+) -> None:
+    """Arrays missing, of another shape or kind, or that no control could hold: the right answer comes back."""
+    first = cached_loop_solution("m", LOOP_TIMES)
+    path = files(folder)[0]
+    arrays = dict(np.load(path))
+    if change is None:
+        path.write_bytes(path.read_bytes()[:-30])
+    else:
+        arrays[name] = change(arrays[name])
+        np.savez(path, **arrays)
+    assert cached_loop_solution("m", LOOP_TIMES) == first
+    assert cached_loop_solution("m", LOOP_TIMES) == first
+    assert len(loops_solved) == 2
+
+
+def test_the_controls_of_a_lanes_loops(loops_solved: list[LoopTimes]) -> None:
+    """One per loop, named; none where rows join at equal iterations only, for nobody can be let in there."""
+    table = LatencyTable("m", ("a", "b", "c"), (1, 4), ((500, 800),) * 3, ((500, 800),) * 3)
+    loops = (Loop("first", 0, 1, same_iteration=True), Loop("second", 2, 3, trips_max=4))
+    spec = LaneSpec(NodeGraph.chain("m", table.nodes, loops), table, max_batch_size=4)
+    first, second = loop_controls_of(spec)
+    assert first is None
+    assert second is not None
+    assert (second.model, second.loop) == ("m", "second")
+    assert len(loops_solved) == 1
+    assert loop_controls_of(spec) == (None, second)
+    assert len(loops_solved) == 1
+    with pytest.raises(InvalidInput, match="'m': a control is solved from a latency table"):
+        loop_controls_of(LaneSpec(spec.graph))

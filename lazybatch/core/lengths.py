@@ -31,7 +31,7 @@ class Group(NamedTuple):
 
     size_max: the largest input size of the group. rows: how many it holds. shortest: the least length. covering, mean:
     by iterations behind a row, the trips in total that cover the share of rows, and those to be expected, among the
-    rows that long.
+    rows that long. longer: by iterations, the share of rows that make more.
     """
 
     size_max: int
@@ -39,6 +39,7 @@ class Group(NamedTuple):
     shortest: int
     covering: tuple[int, ...]
     mean: tuple[float, ...]
+    longer: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,15 @@ class LengthGuess:
             groups[-1] = (size, groups[-1][1] + few)
         return cls(coverage, len(pairs), tuple(_group(size, sorted(found), coverage) for size, found in groups))
 
-    def _group(self, size: int) -> Group:
+    def place(self, size: int) -> int:
+        """Which of the groups rows of this input size belong to."""
         groups = self.groups
         if len(groups) == 1:
-            return groups[0]
-        return groups[min(bisect_left(groups, size, key=lambda group: group.size_max), len(groups) - 1)]
+            return 0
+        return min(bisect_left(groups, size, key=lambda group: group.size_max), len(groups) - 1)
+
+    def _group(self, size: int) -> Group:
+        return self.groups[self.place(size)]
 
     def covering(self, size: int, behind: int = 0) -> int:
         """Trips in total that cover the share of rows of this input size which have so many behind them.
@@ -100,6 +105,11 @@ class LengthGuess:
         """The least trips seen of rows of this input size."""
         return self._group(size).shortest
 
+    def longer(self) -> list[float]:
+        """By iterations, the share of all rows seen that make more, up to the longest."""
+        groups, most = self.groups, max(len(group.longer) for group in self.groups)
+        return [sum(g.rows * g.longer[n] for g in groups if n < len(g.longer)) / self.seen for n in range(most)]
+
     @property
     def mean_trips(self) -> float:
         """The mean over all rows seen."""
@@ -110,6 +120,7 @@ def _group(size: int, lengths: list[int], coverage: float) -> Group:
     """Tables by iterations behind, up to the longest: quantile and mean of the lengths beyond."""
     covering: list[int] = []
     mean: list[float] = []
+    longer: list[float] = []
     first, total = 0, sum(lengths)
     for behind in range(lengths[-1]):
         while lengths[first] <= behind:
@@ -118,4 +129,5 @@ def _group(size: int, lengths: list[int], coverage: float) -> Group:
         left = len(lengths) - first
         covering.append(lengths[first + ceil(coverage * left) - 1])
         mean.append(total / left)
-    return Group(size, len(lengths), lengths[0], tuple(covering), tuple(mean))
+        longer.append(left / len(lengths))
+    return Group(size, len(lengths), lengths[0], tuple(covering), tuple(mean), tuple(longer))

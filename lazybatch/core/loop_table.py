@@ -4,15 +4,18 @@ Owns: `LoopTable`: what differs from `BatchTable` where there are loops, and `Le
 Must not know: policies, drivers, how rows are stored.
 
 * After the last node of a loop's body the rows that are done leave; the others stand at its first node again.
-* Sub-batches merge wherever they stand at the same node, also when others lie between them in the stack. Whoever has
-  left the loop lies above those still in it, and goes first: nobody waits behind a loop that others keep alive. Their
+* Sub-batches merge wherever they stand at the same node, also when others lie between them in the stack. Their
   iterations need not be equal, unless the loop says so.
+* Whoever has left the last loop lies above those still in it, and goes first: nobody waits behind a loop that others
+  keep alive. Where another loop follows, those who leave wait below for those who are behind, to run it together:
+  newcomers catch up, as everywhere. They do not wait for ever, because nobody finishes meanwhile whose place others
+  could take.
 * Numbers of rows change all the time, so rows executed (allowed sizes) follow them: padding keeps nobody from merging.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import combinations
 from typing import NamedTuple
 
@@ -61,6 +64,20 @@ class LoopTable(BatchTable):
         super().push(entry)
         self._stand(entry, entry.cursor)
         self._fit(entry)
+
+    def push_below(self, entry: SubBatch, upper: SubBatch) -> None:
+        """Put a new sub-batch directly below another one."""
+        self.push(entry)
+        self._entries.insert(self._entries.index(upper), self._entries.pop())
+
+    def waits(self, cursor: int) -> bool:
+        """Whether rows that come to this node from a loop wait for the others of it: another loop follows."""
+        return cursor <= self._graph.loops[-1].first
+
+    def stays_below(self, entry: SubBatch, between: Iterable[SubBatch]) -> bool:
+        """Whether an entry that merges with one above these stays below them: some have left the last loop."""
+        stop = self._graph.loops[-1].stop
+        return entry.cursor < stop and any(other.cursor >= stop for other in between)
 
     def _stand(self, entry: SubBatch, cursor: int) -> None:
         """The entry stands at a node it comes to from outside; at the first one of a loop its iterations begin."""
@@ -143,7 +160,7 @@ class LoopTable(BatchTable):
     def merge(self) -> tuple[Merge, ...]:
         """Merge entries into lower ones, as long as any meet; returns what was merged.
 
-        The merged entry takes the upper one's place, but where others between them are ahead of both it stays below.
+        The merged entry takes the upper one's place, but where others between them go first it stays below.
         """
         merged: list[Merge] = []
         entries = self._entries
@@ -151,7 +168,7 @@ class LoopTable(BatchTable):
             lower, upper = meeting
             below, above = entries.index(lower), entries.index(upper)
             del entries[above]
-            if not any(entry.cursor > lower.cursor for entry in entries[below + 1 : above]):
+            if not self.stays_below(lower, entries[below + 1 : above]):
                 entries.insert(above - 1, entries.pop(below))
             lower.absorb(upper)
             if lower.progress is not None and upper.progress is not None:

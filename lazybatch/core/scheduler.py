@@ -287,7 +287,7 @@ class Scheduler:
             if leavers.cursor == lane.nodes:
                 finished = self._left(ids)
             else:
-                other = self._open(lane, list(leavers.requests), leavers.cursor, entry.started_ns)
+                other = self._open(lane, list(leavers.requests), leavers.cursor, entry.started_ns, entry)
                 split = Split(lane.model, entry.id, other.id, ids)
         elif len(self.stack) == 1 and not (evicted or leavers.truncated):
             return _NOTHING
@@ -350,14 +350,21 @@ class Scheduler:
         preempted = None if active is None else active.id
         return self._dispatch(entry, opened, preempted, choice.reason, choice.comparison, now)
 
-    def _open(self, lane: Lane, requests: list[Request], cursor: int, started_ns: int) -> SubBatch:
-        """A new sub-batch on top of everything."""
+    def _open(
+        self, lane: Lane, requests: list[Request], cursor: int, started_ns: int, origin: SubBatch | None = None
+    ) -> SubBatch:
+        """A new sub-batch on top of everything; but where its rows wait for those they left, it lies below these."""
         entry = SubBatch(self._next_sub_batch, lane.model, requests, lane.padded_rows(len(requests)), started_ns)
         entry.cursor = cursor
         self._next_sub_batch += 1
         self._sub_batches[entry.id] = entry
-        lane.table.push(entry)
-        self.stack.append(entry)
+        table = lane.table
+        if origin is not None and isinstance(table, LoopTable) and table.waits(cursor):
+            table.push_below(entry, origin)
+            self.stack.insert(self.stack.index(origin), entry)
+        else:
+            table.push(entry)
+            self.stack.append(entry)
         for request in requests:
             self._located[request.id] = (lane, entry)
         return entry
@@ -396,7 +403,7 @@ class Scheduler:
     def _merge(self, lane: Lane) -> tuple[Merge, ...]:
         """Merge what meets in the lane's stack; the merged sub-batch takes the place of the newer one.
 
-        But rows of the same model that lie between the two and are ahead of both stay above: they have left a loop.
+        But rows of the same model that lie between the two stay above where they have left the last loop.
         """
         if len(lane.table) < 2:
             return ()
@@ -405,7 +412,8 @@ class Scheduler:
         for merge in merges:
             source, target = self._sub_batches.pop(merge.source), self._sub_batches[merge.target]
             lower, upper = stack.index(target), stack.index(source)
-            if any(e.model == lane.model and e.cursor > target.cursor for e in stack[lower + 1 : upper]):
+            between = [entry for entry in stack[lower + 1 : upper] if entry.model == lane.model]
+            if isinstance(lane.table, LoopTable) and lane.table.stays_below(target, between):
                 del stack[upper]
             else:
                 stack[upper] = target

@@ -47,7 +47,7 @@ class Continuous:
         if head is None or head.signature != active.signature or most_urgent_first(view.lanes, now)[0] is not lane:
             return None
         room = lane.rows_max - lane.table.rows
-        if room <= 0:
+        if room <= 0 or len(lane.table) > 1:  # rows wait behind this loop for those that run in it
             return None
         self._last_joined = standing
         return Start(lane, room, Reason.JOIN_STEP)

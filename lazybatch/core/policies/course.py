@@ -5,13 +5,15 @@ Must not know: queues, admission; it is what `Oracle` predicts with where rows o
 left. Stacks of static models are followed by `oracle` itself, which need not look at rows.
 
 It follows the BatchTable: rows leave a loop when their trips are over, those in it meet newcomers at equal nodes, and
-who has left goes first. Of trips that are not known, so many are charged as cover most rows. Rows that stand at
+who has left the last loop goes first. Of trips that are not known, so many are charged as cover most rows. Rows at
 different iterations are taken to meet only where the loop allows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from operator import itemgetter
 
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import Lane
@@ -37,11 +39,7 @@ class Going:
         """A sub-batch in flight."""
         progress = entry.progress
         behind = {} if progress is None else progress.iterations()
-        inside = None if progress is None else progress.loop
-        left = [
-            [_trips_left(lane, request, n, behind.get(request.id, 0) if n == inside else 0) for n in _numbers(lane)]
-            for request in entry.requests
-        ]
+        left = _trips_left(lane, entry.requests, None if progress is None else progress.loop, behind)
         deadlines_ns = [request.deadline_ns for request in entry.requests]
         return cls(lane, entry.cursor, entry.signature, deadlines_ns, left)
 
@@ -49,8 +47,7 @@ class Going:
     def newcomers(cls, lane: Lane, requests: Sequence[Request], lost: Iterable[bool]) -> Going:
         """Rows that would start now; the deadlines of those that are lost count for nothing."""
         deadlines_ns = [UNBOUNDED_NS if gone else r.deadline_ns for r, gone in zip(requests, lost, strict=True)]
-        left = [[_trips_left(lane, request, number, 0) for number in _numbers(lane)] for request in requests]
-        return cls(lane, 0, requests[0].signature, deadlines_ns, left)
+        return cls(lane, 0, requests[0].signature, deadlines_ns, _trips_left(lane, requests, None, {}))
 
     def copy(self) -> Going:
         """The same, to be followed without changing this one."""
@@ -78,21 +75,27 @@ class Going:
         return apart
 
 
-def _numbers(lane: Lane) -> range:
-    return range(len(lane.loops))
-
-
-def _trips_left(lane: Lane, request: Request, number: int, behind: int) -> int:
-    assert lane.loop_latency is not None, "asked only of lanes with loops and a table"
-    return max(1, lane.loop_latency.trips(request, number, behind) - behind)
+def _trips_left(
+    lane: Lane, requests: Sequence[Request], inside: int | None, behind: Mapping[int, int]
+) -> list[list[int]]:
+    """By row and loop, the trips still to make."""
+    latency, numbers = lane.loop_latency, range(len(lane.loops))
+    if latency is None:
+        return [[] for _ in requests]
+    lefts = [latency.charged_left(requests, number, behind if number == inside else {}) for number in numbers]
+    return [list(of_row) for of_row in zip(*lefts, strict=True)]
 
 
 def late_rows(stack: Sequence[Going], now: int) -> int:
     """How many rows end after their deadlines if the stack, the last on top, runs to its end without newcomers."""
+    if all(min(going.deadlines_ns) == UNBOUNDED_NS for going in stack):
+        return 0
     left = [going.copy() for going in stack]
     late, begun = 0, False
     while left:
         top = left[-1]
+        if len(left) == 1 and top.lane.loops and top.cursor == top.lane.loops[-1].first:
+            return late + _late_in_last_loop(top, now)
         mates = [other for other in left[:-1] if _may_meet(other, top)]
         mate = next((other for other in reversed(mates) if other.cursor == top.cursor), None)
         # Newcomers that have yet to start only join those directly below them.
@@ -110,7 +113,9 @@ def late_rows(stack: Sequence[Going], now: int) -> int:
             first = top.lane.loops[number].first
             now += _go_round(top, number, stop, alone=all(not first <= other.cursor < stop for other in mates))
             apart = top.part(number, stop)
-            if apart is not None:
+            if apart is not None and stop <= top.lane.loops[-1].first:
+                _wait(left, apart)
+            elif apart is not None:
                 left.append(apart)
                 top = apart
         if top.cursor == top.lane.nodes:
@@ -119,14 +124,47 @@ def late_rows(stack: Sequence[Going], now: int) -> int:
     return late
 
 
+def _late_in_last_loop(top: Going, now: int) -> int:
+    """How many are late of rows that are alone, at the first node of the last loop: they leave it one after another."""
+    lane = top.lane
+    assert lane.times_ns is not None, "lanes without a table are refused"
+    loop = lane.loops[-1]
+    rows, late = len(top.left), 0
+    order = sorted(zip([left[-1] for left in top.left], top.deadlines_ns, strict=True))
+    place = past = 0
+    while place < len(order):
+        trips = order[place][0]
+        executed = lane.padded_rows(rows) or rows
+        now += (trips - past) * sum([times_ns[executed] for times_ns in lane.times_ns[loop.first : loop.stop]])
+        end = bisect_right(order, trips, lo=place, key=itemgetter(0))
+        leaving = lane.padded_rows(end - place) or end - place
+        now += sum([times_ns[leaving] for times_ns in lane.times_ns[loop.stop :]])
+        late += sum([deadline_ns < now for _, deadline_ns in order[place:end]])
+        rows -= end - place
+        place, past = end, trips
+    return late
+
+
 def _merge(left: list[Going], mate: Going) -> None:
-    """The last joins another at its node, which takes its place, but for those between that are ahead of both."""
+    """The last joins another at its node, which takes its place, but for those between that have left the last loop."""
     top = left.pop()
     mate.deadlines_ns += top.deadlines_ns
     mate.left += top.left
     place = left.index(mate)
-    if not any(other.lane is mate.lane and other.cursor > mate.cursor for other in left[place + 1 :]):
+    stop = mate.lane.loops[-1].stop if mate.lane.loops else 0
+    if mate.cursor >= stop or not any(o.lane is mate.lane and o.cursor >= stop for o in left[place + 1 :]):
         left.append(left.pop(place))
+
+
+def _wait(left: list[Going], apart: Going) -> None:
+    """Rows that another loop follows wait below those they left; with others at the same node they are one."""
+    left.insert(-1, apart)
+    mates = [other for other in left if other is not apart and other.cursor == apart.cursor]
+    mate = next((other for other in mates if _may_meet(other, apart)), None)
+    if mate is not None:
+        left.remove(mate)
+        apart.deadlines_ns += mate.deadlines_ns
+        apart.left += mate.left
 
 
 def _go_round(top: Going, number: int, stop: int, *, alone: bool) -> int:

@@ -1,22 +1,29 @@
-"""When newcomers are let into a running loop: solved thresholds, unless deadlines speak against them.
+"""When newcomers are let into a running loop: by thresholds, unless deadlines speak against them.
 
 Owns: `Joining`, the loop's part of `Lookahead`.
 Must not know: how thresholds are solved (`lazybatch.loop_solver`), arrival rates, other models.
 
 At the first node of a loop newcomers could be sent after the rows that run in it: they run what lies before the loop,
-the others wait, and all go on together. That is done once as many wait as the loop's `LoopControl` asks for. Where rows
-have deadlines, both courses are followed for every row with the trips to be expected of it: whichever makes fewer rows
-late is taken, and the threshold decides where they are equal.
+the others wait, and all go on together. That is done once as many wait as the loop's `LoopControl` asks for.
+
+A loop that others follow is part of the way to the next one: whoever is in flight waits there for those who are behind.
+Newcomers who come in while it runs share what is left of it, and hold up the others only for the rest. So there the
+next loop's threshold counts, in proportion of that rest to the whole way.
+
+Where rows have deadlines, both courses are followed for every row with the trips to be expected of it: whichever makes
+fewer rows late is taken, and the threshold decides where they are equal.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from math import ceil
 
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import Lane
-from lazybatch.core.loop_control import LoopControl
+from lazybatch.core.loop_control import LoopControl, rule_of_thumb
+from lazybatch.core.loop_times import LoopTimes, loop_times
 from lazybatch.core.policies.base import Choice, Start, Stay
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.task import Reason
@@ -25,72 +32,111 @@ LoopControls = Mapping[str, Sequence[LoopControl | None]]
 """By model, one per loop of its graph; None where nobody can be let in."""
 
 
-class Course(NamedTuple):
-    """What lies ahead of rows in a loop: when newcomers start and how long their way is, and times of iterations."""
-
-    start_ns: int
-    before_ns: int
-    body_ns: int
-    behind_ns: int
-
-
 class Joining:
-    """Decides for one sub-batch in a loop. Reads only."""
+    """Decides for one sub-batch in a loop.
+
+    controls: models that are missing are served by a rule of thumb.
+    """
 
     def __init__(self, controls: LoopControls) -> None:
-        self._controls = controls
+        self._controls = dict(controls)
+        self._times: dict[str, Sequence[LoopTimes]] = {}
 
     def decide(self, lane: Lane, top: SubBatch, rate_per_ns: float, now: int, *, at_once: bool = False) -> Choice:
         """Let newcomers in, or go on. None: this is no place where any could come in.
 
         rate_per_ns: of the model's arrivals. at_once: those who wait outrank those who run; the threshold is one.
         """
-        progress = top.progress
+        progress, queue = top.progress, lane.queue
         if progress is None or top.cursor != lane.loops[progress.loop].first:
             return None
-        control, head = self._controls[lane.model][progress.loop], lane.queue.head(now)
-        room = lane.rows_best - lane.table.rows
-        if control is None or head is None or head.signature != top.signature or room <= 0:
+        head, room = queue.head(now), lane.rows_best - lane.table.rows
+        if room <= 0 or head is None or head.signature != top.signature:
             return None
-        running = len(top.requests)
-        waiting = len(lane.queue) if lane.queue.uniform else len(lane.queue.peek(now, lane.rows_max))
-        needed = 1 if at_once else control.needed(running, rate_per_ns)
-        joins = waiting >= needed
+        if lane.model not in self._times:
+            self._meet(lane)
+        number = progress.loop
+        if self._controls[lane.model][number] is None:
+            return None
+        waiting = len(queue) if queue.uniform else len(queue.peek(now, lane.rows_max))
         rows = min(waiting, room)
-        if not at_once:
-            fewer_late = self._fewer_late_by_joining(lane, top, rows, max(1, needed - waiting) / rate_per_ns, now)
-            joins = joins if fewer_late is None else fewer_late
+        if at_once:
+            return Start(lane, rows, Reason.JOIN_LOOP)
+        newcomers = queue.peek(now, rows)
+        needed = self._needed(lane, top, number, newcomers, rate_per_ns)
+        joins = waiting >= needed
+        if top.deadlines_ns[0] < UNBOUNDED_NS or any(row.deadline_ns < UNBOUNDED_NS for row in newcomers):
+            wait_ns = 0.0 if joins else min((needed - waiting) / rate_per_ns, float(UNBOUNDED_NS))
+            start_ns = now + self._times[lane.model][number].before_ns[rows]
+            joins = _spares(lane, top, newcomers, now, start_ns, wait_ns, joins=joins)
         return Start(lane, rows, Reason.JOIN_LOOP) if joins else Stay(Reason.STAY_LOOP)
 
-    def _fewer_late_by_joining(self, lane: Lane, top: SubBatch, rows: int, wait_ns: float, now: int) -> bool | None:
-        """Whether fewer rows end late if newcomers come in now than if they wait; None where it makes no difference."""
-        newcomers = lane.queue.peek(now, rows)
-        if top.deadlines_ns[0] == UNBOUNDED_NS and all(row.deadline_ns == UNBOUNDED_NS for row in newcomers):
-            return None
-        progress = top.progress
+    def _meet(self, lane: Lane) -> None:
+        """See a lane for the first time."""
+        self._times[lane.model] = times = [loop_times(lane, number) for number in range(len(lane.loops))]
+        if lane.model not in self._controls:
+            self._controls[lane.model] = [
+                None if loop.same_iteration else rule_of_thumb(lane.model, loop.name, of)
+                for loop, of in zip(lane.loops, times, strict=True)
+            ]
+
+    def _needed(self, lane: Lane, top: SubBatch, number: int, newcomers: Sequence[Request], rate_per_ns: float) -> int:
+        """How many must wait before newcomers are let in here."""
+        controls = self._controls[lane.model]
+        transit = number + 1 < len(controls)
+        control = controls[number + 1 if transit else number]
+        if control is None:  # in the next loop nobody can be joined: here is the last chance
+            return 1
+        needed = control.needed(lane.table.rows, rate_per_ns)
+        if not transit or needed == 1:
+            return needed
+        latency, progress = lane.loop_latency, top.progress
+        assert latency is not None, "lanes without a table are refused"
         assert progress is not None, "it stands in a loop"
-        number, running = progress.loop, len(top.requests)
-        joined = running + rows
-        sums_ns = lane.sums_ns[rows]
-        before_ns, behind_ns = sums_ns[lane.loops[number].first], sums_ns[-1] - sums_ns[lane.loops[number].stop]
-        with_us_ns, without_ns = lane.body_ns(number, joined), lane.body_ns(number, running)
-        later_ns = now + max(without_ns, int(min(wait_ns, UNBOUNDED_NS - now)))
-        stay = Course(now, 0, without_ns, behind_ns)
-        late_now = _late(lane, number, top, top.requests, Course(now, before_ns, with_us_ns, behind_ns))
-        late_now += _late(lane, number, None, newcomers, Course(now, before_ns, with_us_ns, behind_ns))
-        late_later = _late(lane, number, top, top.requests, stay)
-        late_later += _late(lane, number, None, newcomers, Course(later_ns, before_ns, with_us_ns, behind_ns))
-        return None if late_now == late_later else late_now < late_later
+        times = self._times[lane.model]
+        rows, running = len(newcomers), len(top.requests)
+        longer = max(latency.expected_left(newcomers, number, {})) - max(
+            latency.expected_left(top.requests, number, progress.iterations())
+        )
+        rest_ns = times[number].before_ns[rows] + max(0.0, longer) * lane.body_ns(number, running + rows)
+        return max(1, ceil(needed * min(1.0, rest_ns / times[number + 1].before_ns[rows])))
 
 
-def _late(lane: Lane, number: int, top: SubBatch | None, requests: Sequence[Request], course: Course) -> int:
-    """How many of these rows end after their deadline; those of ``top`` have some of their iterations behind them."""
-    assert lane.loop_latency is not None, "lanes without a table are refused"
-    behind = {} if top is None or top.progress is None else top.progress.iterations()
-    first_ns = course.start_ns + course.before_ns + course.behind_ns
-    late = 0
-    for request in requests:
-        done = behind.get(request.id, 0)
-        left = lane.loop_latency.expected_trips(request, number, done) - done
-        late += request.deadline_ns < first_ns + left * course.body_ns
-    return late
+def _spares(
+    lane: Lane,
+    top: SubBatch,
+    newcomers: Sequence[Request],
+    now: int,
+    start_ns: float,
+    wait_ns: float,
+    *,
+    joins: bool,
+) -> bool:
+    """Whether to let newcomers in, by deadlines; ``joins`` where these make no difference.
+
+    start_ns: when they would be in the loop. wait_ns: how much later that would be if they do not come in now.
+    """
+    latency, progress = lane.loop_latency, top.progress
+    assert latency is not None, "lanes without a table are refused"
+    assert progress is not None, "it stands in a loop"
+    number, running, rows = progress.loop, len(top.requests), len(newcomers)
+    without_ns, with_ns = lane.body_ns(number, running), lane.body_ns(number, running + rows)
+    sums_ns = lane.sums_ns[rows]
+    behind_ns = sums_ns[-1] - sums_ns[lane.loops[number].stop]
+    later_ns = max(float(without_ns), wait_ns)
+    saved = 0
+    for request, left in zip(newcomers, latency.expected_left(newcomers, number, {}), strict=True):
+        end_ns = start_ns + left * with_ns + behind_ns
+        saved += end_ns <= request.deadline_ns < end_ns + later_ns
+    if not (joins or saved):
+        return False
+    # Rows that end in between are harmed. Those whose deadline comes with this very iteration are lost in any case.
+    deadlines_ns = top.deadlines_ns
+    lost = bisect_left(deadlines_ns, now + without_ns + behind_ns)
+    if running - lost <= (saved if joins else 0) or deadlines_ns[lost] >= UNBOUNDED_NS:
+        return True
+    lefts = latency.expected_left(top.requests, number, progress.iterations())
+    harmed, now_ns, start_ns = 0, now + behind_ns, start_ns + behind_ns
+    for request, left in zip(top.requests, lefts, strict=True):
+        harmed += now_ns + left * without_ns <= request.deadline_ns < start_ns + left * with_ns
+    return joins if saved == harmed else saved > harmed

@@ -13,7 +13,7 @@ from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import Lane
 from lazybatch.core.loop_latency import LoopLatency
 from lazybatch.core.policies.base import View
-from lazybatch.core.policies.slack_batching import SlackBatching, single_left_ns
+from lazybatch.core.policies.slack_batching import SlackBatching, has_room, single_left_ns
 from lazybatch.core.request import UNBOUNDED_NS
 from lazybatch.core.slack import tightest_deadline_ns
 
@@ -50,7 +50,7 @@ class LazyBatching(SlackBatching[Charged]):
         for lane in lanes:  # the slack comes first: under load it is what most often says no
             # In loops rows differ; whoever waits is looked at.
             least_ns = 0 if lane.loops else single_left_ns(lane, 0)
-            if slack_ns >= least_ns and lane.table.rows < lane.rows_best and len(lane.queue):
+            if slack_ns >= least_ns and has_room(lane):
                 return True
         return False
 
@@ -73,11 +73,11 @@ class LazyBatching(SlackBatching[Charged]):
 
 def _in_loops(latency: LoopLatency, entry: SubBatch, now: int) -> Charged:
     """The same of one sub-batch whose rows differ in what is left of them."""
-    busy_ns, deadline_ns = 0, UNBOUNDED_NS
+    deadline_ns = UNBOUNDED_NS
     behind = {} if entry.progress is None else entry.progress.iterations()
-    for request in entry.requests:
-        left_ns = latency.left_ns(request, entry.cursor, behind.get(request.id, 0))
-        busy_ns += left_ns
-        if now + left_ns <= request.deadline_ns < deadline_ns:
-            deadline_ns = request.deadline_ns
-    return busy_ns, deadline_ns
+    lefts_ns = latency.lefts_ns(entry.requests, entry.cursor, behind)
+    if entry.deadlines_ns[0] < UNBOUNDED_NS:
+        for request, left_ns in zip(entry.requests, lefts_ns, strict=True):
+            if now + left_ns <= request.deadline_ns < deadline_ns:
+                deadline_ns = request.deadline_ns
+    return sum(lefts_ns), deadline_ns

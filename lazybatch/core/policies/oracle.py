@@ -12,7 +12,7 @@ models have loops, rows are followed one by one (`course`).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from lazybatch.core.lane import Lane
@@ -69,9 +69,6 @@ class Oracle(SlackBatching[Outlook]):
         ]
         return Outlook(stack, late_rows(stack, now))
 
-    def _any_may_join(self, lanes: Sequence[Lane], in_flight: Outlook, now: int) -> bool:
-        return any(len(lane.queue) and lane.table.rows < lane.rows_best for lane in lanes)
-
     def _rows_with_slack(self, lane: Lane, room: int, in_flight: Outlook, now: int) -> int:
         waiting = lane.queue.peek(now, room)
         if in_flight.going is not None:
@@ -81,7 +78,7 @@ class Oracle(SlackBatching[Outlook]):
             def makes_late(rows: int) -> bool:
                 return course.late_rows([*going, Going.newcomers(lane, waiting[:rows], lost[:rows])], now) > late
 
-            return bisect_left(range(1, len(waiting) + 1), True, key=makes_late)
+            return _most(len(waiting), makes_late)
         deadlines_ns = [UNBOUNDED_NS if is_lost(lane, request, now) else request.deadline_ns for request in waiting]
 
         def endangers(rows: int) -> bool:
@@ -89,8 +86,20 @@ class Oracle(SlackBatching[Outlook]):
             newcomers = Standing(lane, 0, rows, executed, waiting[0].signature, sorted(deadlines_ns[:rows]))
             return late_rows([*in_flight.stack, newcomers], now) > in_flight.late
 
-        # More newcomers take longer and have more deadlines: once they endanger someone, more of them do so too.
-        return bisect_left(range(1, len(waiting) + 1), True, key=endangers)
+        return _most(len(waiting), endangers)
+
+
+def _most(rows: int, endangers: Callable[[int], bool]) -> int:
+    """The most newcomers, at most ``rows``, that endanger nobody.
+
+    More newcomers take longer and have more deadlines: once they endanger someone, more of them do so too. Most often
+    either the first one does, or all together do not.
+    """
+    if endangers(1):
+        return 0
+    if rows == 1 or not endangers(rows):
+        return rows
+    return 1 + bisect_left(range(2, rows), True, key=endangers)
 
 
 def late_rows(stack: Sequence[Standing], now: int) -> int:

@@ -47,9 +47,9 @@ class SlackBatching(ABC, Generic[InFlight]):
     def _in_flight(self, view: View, now: int) -> InFlight:
         """Look at what is in flight."""
 
-    @abstractmethod
     def _any_may_join(self, lanes: Sequence[Lane], in_flight: InFlight, now: int) -> bool:
         """Whether a row of some lane could preempt at all: a cheap look before anything is put in order."""
+        return True
 
     @abstractmethod
     def _rows_with_slack(self, lane: Lane, room: int, in_flight: InFlight, now: int) -> int:
@@ -57,6 +57,8 @@ class SlackBatching(ABC, Generic[InFlight]):
 
     def decide(self, view: View, now: int) -> Choice:
         """Admit newcomers as far as the slack of everyone allows; else go on."""
+        if view.active is not None and not any(map(has_room, view.lanes)):
+            return None
         in_flight = self._in_flight(view, now)
         if view.active is not None and not self._any_may_join(view.lanes, in_flight, now):
             return None
@@ -93,6 +95,11 @@ class SlackBatching(ABC, Generic[InFlight]):
         if room <= 0 or (top is not None and top.signature != head.signature):
             return 0
         return lane.joining_rows(self._rows_with_slack(lane, room, in_flight, now))
+
+
+def has_room(lane: Lane) -> bool:
+    """Whether a row waits, and another one would fit beside those in flight."""
+    return lane.table.rows < lane.rows_best and len(lane.queue) > 0
 
 
 def is_lost(lane: Lane, request: Request, now: int) -> bool:
