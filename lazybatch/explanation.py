@@ -26,6 +26,7 @@ class Explanation:
     ran next. rows: of the sub-batch that ran; opened: ids of the rows it began with, empty where it went on.
     preempted: the sub-batch parked for it, or None. comparison: predicted cost in row-nanoseconds and predicted late
     rows, of going on and of starting, where the policy compared.
+    joined: the rows opened joined the running loop at once, at its first node.
     """
 
     at_ns: int
@@ -37,11 +38,14 @@ class Explanation:
     preempted: int | None
     reason: Reason
     comparison: Comparison | None
+    joined: bool = False
 
     def __str__(self) -> str:
         rows = f"{self.rows} row{'' if self.rows == 1 else 's'}"
         if not self.opened:
             what = f"sub-batch {self.sub_batch} ({rows}) goes on with {self.node!r}"
+        elif self.joined:
+            what = f"{len(self.opened)} of {rows} joined sub-batch {self.sub_batch}"
         elif self.preempted is None:
             what = f"{rows} started as sub-batch {self.sub_batch}"
         else:
@@ -98,4 +102,5 @@ def _explain(decision: Decision, graphs: Mapping[str, NodeGraph]) -> Explanation
         task.preempted,
         task.reason,
         task.comparison,
+        task.joined is not None,
     )

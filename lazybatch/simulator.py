@@ -178,6 +178,8 @@ class _Run:
             else:
                 done = complete(task, now, counter.ran(task))
                 counter.settled(task, done)
+                if watched and counter.ends_body(task):
+                    self.observers.stepped(now, task, done)
             if done.finished:
                 self._finish(now, done.finished)
             if done.merges:

@@ -6,21 +6,22 @@ Must not know: the scheduler, the clock, threads, how nodes are run.
 What the picture shows: one process per model. Its track "queue" has an instant per arrival; each further track holds
 sub-batches, one after the other: a bar per sub-batch from opening to end, and inside it a slice per node run, named
 after the node, with rows, padded rows, the reason and, where the policy compared, both costs in its arguments. A parked
-sub-batch is the gap between two slices, and marks on the tracks show preemptions and merges. Each request is an
+sub-batch is the gap between two slices, and marks on the tracks show preemptions and merges. Rows that leave a loop
+before others go on as a bar of their own. Each request is an
 asynchronous span from its caller's submit to its outcome, with the time in the queue nested inside.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.request import Request
-from lazybatch.core.task import Merge, Task
+from lazybatch.core.task import Completion, Merge, Task
 from lazybatch.errors import InvalidInput
 from lazybatch.metrics import Observer, Outcome
 
@@ -105,14 +106,14 @@ class TraceWriter(Observer):
         self._span("b", "queued", pid, request.id, at_ns)
 
     def opened(self, now_ns: int, task: Task) -> None:
-        """Begin a bar for the sub-batch, on a track of its model that is free."""
+        """Begin a bar for the sub-batch, on a track of its model that is free; or mark the one that the rows join."""
         if self._skip(now_ns):
             return
         process = self._process(task.model)
-        sub_batch = _Open(process, self._take_track(process), task.opened)
-        self._open[task.sub_batch] = sub_batch
-        arguments = {"requests": list(task.opened)}
-        self._event("B", f"sub-batch {task.sub_batch}", process.pid, sub_batch.track, now_ns, arguments)
+        if task.joined is None:
+            self._open_bar(now_ns, process, task.sub_batch, task.opened)
+        else:
+            self._join(now_ns, process, task)
         for request_id in task.opened:
             request = self._waiting.pop(request_id, None)
             if request is not None:
@@ -150,6 +151,20 @@ class TraceWriter(Observer):
         self._event("X", process.node(task.node), process.pid, sub_batch.track, start_ns, arguments, duration)
         if failed:
             self._requeue(end_ns, task.sub_batch)
+
+    def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
+        """Begin a bar for rows that leave a loop before others, and mark the one they leave."""
+        split = completion.split
+        source = self._open.get(task.sub_batch) if split is not None else None
+        if split is None or source is None or self._skip(now_ns):
+            return
+        arguments = {"target": split.target, "requests": list(split.requests)}
+        self._event("i", "split", source.process.pid, source.track, now_ns, arguments, ',"s":"t"')
+        gone = [request_id for request_id in split.requests if request_id in source.requests]
+        source.requests.difference_update(gone)
+        self._open_bar(now_ns, source.process, split.target, gone)
+        for request_id in gone:
+            self._running[request_id] = (self._running[request_id][0], split.target)
 
     def merged(self, now_ns: int, merge: Merge) -> None:
         """End the bar of the source and mark the target, which holds its rows from now on."""
@@ -234,6 +249,21 @@ class TraceWriter(Observer):
             self._waiting[request_id] = request
             self._span("b", "queued", self._process(request.model).pid, request_id, now_ns)
         self._close_bar(now_ns, sub_batch_id)
+
+    def _open_bar(self, now_ns: int, process: _Process, sub_batch_id: int, requests: Sequence[int]) -> None:
+        sub_batch = self._open[sub_batch_id] = _Open(process, self._take_track(process), requests)
+        arguments = {"requests": list(requests)}
+        self._event("B", f"sub-batch {sub_batch_id}", process.pid, sub_batch.track, now_ns, arguments)
+
+    def _join(self, now_ns: int, process: _Process, task: Task) -> None:
+        """Newcomers are put straight into a sub-batch that stands where they do."""
+        sub_batch = self._open.get(task.sub_batch)
+        if sub_batch is None:
+            self._open_bar(now_ns, process, task.sub_batch, task.opened)
+            return
+        sub_batch.requests.update(task.opened)
+        arguments = {"requests": list(task.opened)}
+        self._event("i", "joined", process.pid, sub_batch.track, now_ns, arguments, ',"s":"t"')
 
     def _close_bar(self, now_ns: int, sub_batch_id: int) -> None:
         sub_batch = self._open.pop(sub_batch_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,17 +14,18 @@ from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
+from lazybatch.core.lengths import LengthGuess
 from lazybatch.core.policies import Aimd, Cellular, GraphBatching, LazyBatching, Oracle, Policy, Serial
 from lazybatch.core.policies.lookahead import Lookahead
 from lazybatch.core.request import Request
 from lazybatch.core.scheduler import Decision
-from lazybatch.engine.clock import SteppedClock
-from lazybatch.engine.driver import ServedModel
-from lazybatch.engine.engine import Engine
+from lazybatch.engine import Engine, RequestFuture, ServedModel, SteppedClock
 from lazybatch.executors.base import Row
 from lazybatch.executors.simulated import SimulatedModel
+from lazybatch.policies import make_policy
 from lazybatch.simulator import simulate
 from lazybatch.solver import solve
+from tests.engine.loop_kit import Given, Rounds, expected
 
 TABLES = {
     "short": LatencyTable("short", ("a", "b"), (1, 4, 8), ((30, 50, 90), (20, 40, 60)), ((40, 60, 99), (30, 50, 70))),
@@ -80,19 +81,33 @@ def engine_decisions(trace: list[Arrival], policy: Policy, lanes: list[LaneSpec]
         model = SimulatedModel(TABLES[spec.graph.model], clock.advance)
         served.append(ServedModel(spec, model.executor(max_batch_size=spec.max_batch_size)))
     engine = Engine(served, policy, clock=clock, threaded=False)
-    futures = []
+
+    def submit(number: int) -> list[RequestFuture]:
+        a = trace[number]
+        row = Row(number, a.signature, a.size)
+        return engine.submit(a.model, [row], priority=a.priority, arrival_ns=a.at_ns)
+
+    futures = replay(engine, clock, [a.at_ns for a in trace], submit)
+    completed = {k for k, future in enumerate(futures) if future.exception() is None}
+    assert all(futures[k].result() == k for k in completed), "every row comes back as itself"
+    return list(engine.scheduler.decisions), completed
+
+
+def replay(
+    engine: Engine, clock: SteppedClock, arrivals_ns: Sequence[int], submit: Callable[[int], list[RequestFuture]]
+) -> list[RequestFuture]:
+    """Run a trace to its end; the futures of its rows, all of them done."""
+    futures: list[RequestFuture] = []
     arrived = 0
     while True:
-        while arrived < len(trace) and trace[arrived].at_ns <= clock.now_ns():
-            a = trace[arrived]
-            row = Row(arrived, a.signature, a.size)
-            futures += engine.submit(a.model, [row], priority=a.priority, arrival_ns=a.at_ns)
+        while arrived < len(arrivals_ns) and arrivals_ns[arrived] <= clock.now_ns():
+            futures += submit(arrived)
             arrived += 1
-        if arrived == len(trace) and not engine.closed:
+        if arrived == len(arrivals_ns) and not engine.closed:
             engine.close(drain=True)
         if engine.step():
             continue
-        times = [trace[arrived].at_ns] if arrived < len(trace) else []
+        times = [arrivals_ns[arrived]] if arrived < len(arrivals_ns) else []
         wakeup_ns = engine.next_wakeup_ns()
         if wakeup_ns is not None:
             times.append(wakeup_ns)
@@ -102,9 +117,7 @@ def engine_decisions(trace: list[Arrival], policy: Policy, lanes: list[LaneSpec]
     engine.shutdown()
     engine.scheduler.validate()
     assert all(future.done() for future in futures), "every future resolves"
-    completed = {k for k, future in enumerate(futures) if future.exception() is None}
-    assert all(futures[k].result() == k for k in completed), "every row comes back as itself"
-    return list(engine.scheduler.decisions), completed
+    return futures
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -180,3 +193,106 @@ def test_the_comparison_sees_preemption_and_merging(name: str) -> None:
     assert result.preemptions >= 2
     assert result.merges >= 2
     assert engine_decisions(trace, POLICIES[name](), lanes)[0] == list(result.scheduler.decisions)
+
+
+# -- loops ---------------------------------------------------------------------------------------------------------
+
+LOOP_SHAPES: dict[str, tuple[int, tuple[tuple[int, int], ...], int | None]] = {
+    "loop first": (3, ((0, 2),), 4),
+    "way to the loop": (4, ((1, 2),), None),
+    "two loops": (5, ((1, 2), (3, 5)), 4),
+}
+LOOP_POLICIES = ("graph", "continuous", "cellular", "lazy", "oracle", "lookahead", "serial")
+
+
+def loop_models(whole: bool) -> list[Rounds]:
+    """Models with loops that really compute, and with that find out who is done."""
+    return [
+        Rounds(nodes, *spans, name=name, trips_max=most, whole=whole)
+        for name, (nodes, spans, most) in LOOP_SHAPES.items()
+    ]
+
+
+def loop_lane(model: Rounds) -> LaneSpec:
+    """Deadlines, and lengths that are only roughly right."""
+    lengths = (LengthGuess.of([1, 2, 2, 4]),) * len(model.graph.loops)
+    return LaneSpec(model.graph, model.table(100, 30), max_batch_size=4, sla_ns=4000, lengths=lengths)
+
+
+def simulated_loops(trace: list[tuple[int, Rounds, Given]], policy: Policy, lanes: list[LaneSpec]) -> list[Decision]:
+    """The simulator's decision log."""
+    requests = []
+    for k, (at_ns, model, one) in enumerate(trace):
+        trips = model.admit(one).trips
+        requests.append(Request(k, model.name, at_ns, at_ns + 4000, trips=trips))
+    trips_of = {k: one.trips for k, (_, _, one) in enumerate(trace)}
+    return list(simulate(lanes, policy, requests, trips=trips_of).scheduler.decisions)
+
+
+def engine_loops(
+    trace: list[tuple[int, Rounds, Given]], policy: Policy, lanes: list[LaneSpec], models: list[Rounds]
+) -> list[Decision]:
+    """The engine's, with executors that compute and let time pass as the table says; every answer must be right."""
+    clock = SteppedClock(trace[0][0] if trace else 0)
+    served = []
+    for spec, model in zip(lanes, models, strict=True):
+        assert spec.latency is not None
+        times_ns = spec.latency.dense_ns(spec.max_batch_size)
+        model.before = lambda node, rows, times_ns=times_ns: clock.advance(times_ns[node][rows])
+        served.append(ServedModel(spec, model.executor(max_batch_size=spec.max_batch_size)))
+    engine = Engine(served, policy, clock=clock, threaded=False)
+
+    def submit(number: int) -> list[RequestFuture]:
+        at_ns, model, one = trace[number]
+        return engine.submit(model.name, [model.admit(one)], arrival_ns=at_ns)
+
+    futures = replay(engine, clock, [at_ns for at_ns, _, _ in trace], submit)
+    for (_, model, one), future in zip(trace, futures, strict=True):
+        assert future.result() == expected(model, one)
+    assert engine.stats().policy_failures == 0
+    return list(engine.scheduler.decisions)
+
+
+loop_rows = st.tuples(
+    st.integers(0, 600),
+    st.integers(0, 2),
+    st.tuples(st.integers(1, 6), st.integers(1, 6)),
+    st.tuples(st.booleans(), st.booleans()),
+)
+
+
+@pytest.mark.parametrize("name", LOOP_POLICIES)
+@pytest.mark.parametrize("several", [False, True])
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(lines=st.lists(loop_rows, max_size=25), shape=st.integers(0, 2))
+def test_both_drivers_decide_alike_in_loops(
+    name: str, several: bool, lines: list[tuple[int, int, tuple[int, int], tuple[bool, bool]]], shape: int
+) -> None:
+    """Rows that join and leave at every step, trips known or found out, some truncated, one or three models."""
+    models = loop_models(whole=name == "graph")
+    if not several:
+        models = [models[shape]]
+    lanes = [loop_lane(model) for model in models]
+    trace, at_ns = [], 0
+    for gap_ns, which, trips, known in lines:
+        model = models[which % len(models)]
+        at_ns += gap_ns
+        loops = model.graph.loops
+        told = tuple(k and t <= (loop.trips_max or t) for k, t, loop in zip(known, trips, loops, strict=False))
+        trace.append((at_ns, model, Given(len(trace), trips[: len(loops)], told)))
+    simulated = simulated_loops(trace, make_policy(name, lanes), lanes)
+    assert engine_loops(trace, make_policy(name, lanes), lanes, models) == simulated
+
+
+@pytest.mark.parametrize("name", ["continuous", "lazy", "lookahead"])
+def test_the_comparison_sees_joins_and_splits(name: str) -> None:
+    """The traces that are compared are not trivial: rows join running loops, and leave them before others."""
+    models = [loop_models(whole=False)[2]]
+    lanes = [loop_lane(models[0])]
+    trips = [(1, 2), (5, 1), (2, 2), (6, 3), (1, 1), (4, 4), (2, 1), (3, 3)]
+    trace = [(k * 170, models[0], Given(k, counts)) for k, counts in enumerate(trips)]
+    requests = [Request(k, models[0].name, at_ns, at_ns + 4000) for k, (at_ns, _, _) in enumerate(trace)]
+    result = simulate(lanes, make_policy(name, lanes), requests, trips=dict(enumerate(trips)))
+    assert result.merges >= 2
+    assert result.dispatches > 20
+    assert engine_loops(trace, make_policy(name, lanes), lanes, models) == list(result.scheduler.decisions)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, cast
 
 from lazybatch import policies, profiler
+from lazybatch.api.lengths import Lengths
 from lazybatch.config import BatcherOptions, ModelOptions, to_ns
-from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
@@ -169,7 +170,9 @@ def make_policy(options: BatcherOptions, lanes: Sequence[LaneSpec]) -> Policy:
     return policies.make_policy("graph", lanes, window_ns=to_ns(options.max_delay), size_budget=options.size_budget)
 
 
-def to_lanes(served: Sequence[Served], options: BatcherOptions) -> list[LaneSpec]:
+def to_lanes(
+    served: Sequence[Served], options: BatcherOptions, lengths: Mapping[str, Lengths] = MappingProxyType({})
+) -> list[LaneSpec]:
     """The models as the scheduler sees them."""
     levels = {
         priority: PriorityLevel(
@@ -179,7 +182,7 @@ def to_lanes(served: Sequence[Served], options: BatcherOptions) -> list[LaneSpec
     }
     return [
         LaneSpec(
-            NodeGraph(one.name, one.model.graph.nodes),
+            replace(one.model.graph, model=one.name),
             latency=one.table,
             max_batch_size=one.options.max_batch_size,
             queue_capacity=one.options.queue_capacity,
@@ -189,6 +192,7 @@ def to_lanes(served: Sequence[Served], options: BatcherOptions) -> list[LaneSpec
             levels=levels,
             ageing_ns=None if options.ageing is None else to_ns(options.ageing),
             late=one.options.late,
+            lengths=lengths.get(one.name, ()),
         )
         for one in served
     ]

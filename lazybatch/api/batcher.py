@@ -15,6 +15,8 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self
 
 from lazybatch.api import assembly, claims
+from lazybatch.api.lengths import lengths_of
+from lazybatch.api.streaming import AsyncStream, Sink, Stream, Submit
 from lazybatch.config import BatcherOptions, Level, RequestLimits, flag, seconds, to_ns, whole
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies import Policy
@@ -37,13 +39,17 @@ class LazyBatcher:
     table: latency table (per model a mapping); measured on the spot, for a few seconds, where the policy needs one.
     sla: soft target in seconds from submit to result.
     policy: "lookahead" (default), "graph" (default for callables without a table or with several workers, and where
-    max_delay or size_budget is set), "lazy", "oracle", "aimd", "cellular", "serial"; or a policy object (see
-    `lazybatch.core.policies.base.Policy`), which serves one batcher at a time because it may remember what it saw.
+    max_delay or size_budget is set), "lazy", "oracle", "aimd", "continuous", "cellular",
+    "serial"; or a policy object (see `lazybatch.core.policies.base.Policy`), which serves one batcher at a time because
+    it may remember what it saw.
     max_batch_size: rows in one batch. queue_capacity: waiting rows; besides them, rows in flight are bounded by
     max_batch_size per model and worker. allowed_batch_sizes: sizes to execute, batches are padded up to one.
     late: "serve" (default) answers late rows too; "drop" fails a waiting row with `DeadlineExceeded` from the moment it
     could not meet its target even if it ran alone, and needs a latency table. Rows that have started are never dropped.
     table, sla, max_batch_size, queue_capacity, allowed_batch_sizes and late may be mappings by model name.
+    lengths: of models with loops, how many iterations rows made: a `LengthGuess` per loop, in order or by the loops'
+    names, as `lazybatch.load_lengths` reads them; with several models a mapping from their names to such. Without it,
+    policies reckon with every loop's maximum.
     max_delay, size_budget: of policy "graph", see `BatcherOptions`; max_delay counts from the oldest waiting row.
     workers: concurrent calls of a callable. length_bucket_width: for callables, see `CallableModel`.
     levels, ageing: priorities' queue timeouts, and seconds of waiting that raise a row by one priority.
@@ -67,6 +73,7 @@ class LazyBatcher:
         max_batch_size: int | PerModel = 16,
         queue_capacity: int | PerModel = 256,
         late: Literal["serve", "drop"] | PerModel = "serve",
+        lengths: Any = None,
         max_delay: float = 0.0,
         workers: int = 1,
         length_bucket_width: int = 0,
@@ -101,10 +108,11 @@ class LazyBatcher:
             "late": late,
             "allowed_batch_sizes": allowed_batch_sizes,
         }
+        guesses = lengths_of(lengths, {key: model.graph for key, model in self._models.items()})
         served = assembly.assemble(
             self._models, options, table=table, allow_foreign_table=allow_foreign_table, limits=limits
         )
-        lanes = assembly.to_lanes(served, options)
+        lanes = assembly.to_lanes(served, options, guesses)
         chosen = assembly.make_policy(options, lanes)
         self._tables = {one.name: one.table for one in served}
         self._only = next(iter(self._models)) if len(self._models) == 1 else None
@@ -194,6 +202,18 @@ class LazyBatcher:
         """`predict` for asyncio, from any event loop. Cancelling the awaiting task cancels the row."""
         self._engine.refuse_self_wait("apredict")
         return await asyncio.wrap_future(self.submit(inputs, **options))
+
+    def stream(self, inputs: Any, *, model: str | None = None, **limits: Any) -> Stream:
+        """Hand in one row of a model with loops, and iterate over what it collects, step by step.
+
+        limits: as of `submit`, which says what ends a row; such errors are raised by the iterator, behind the steps
+        made before. See `Stream`. Raises `InvalidInput` for a model without loops, bad inputs or limits.
+        """
+        return Stream(self._streaming(inputs, model, limits))
+
+    def astream(self, inputs: Any, *, model: str | None = None, **limits: Any) -> AsyncStream:
+        """`stream` for asyncio, from any event loop: ``async for step in batcher.astream(inputs)``."""
+        return AsyncStream(self._streaming(inputs, model, limits))
 
     # -- several rows --------------------------------------------------------------------------------------------
 
@@ -303,6 +323,14 @@ class LazyBatcher:
 
     # -- helpers -------------------------------------------------------------------------------------------------
 
+    def _streaming(self, inputs: Any, model: str | None, limits: Mapping[str, Any]) -> Submit:
+        given = RequestLimits(**limits)
+        name = self._name(model)
+        if not self._graphs[name].loops:
+            raise InvalidInput(f"model {name!r} has no loop, so it makes no steps to stream; use predict or submit")
+        rows = [self._admit(name, inputs)]
+        return lambda sink: self._hand_in(name, rows, given, sink)[0]
+
     def _name(self, model: str | None) -> str:
         if model is None:
             if self._only is None:
@@ -335,13 +363,20 @@ class LazyBatcher:
             raise type(error)(f"row {len(rows)} of the batch: {error}") from error
         return rows
 
-    def _hand_in(self, name: str, rows: Sequence[Row], limits: RequestLimits) -> list[RequestFuture]:
+    def _hand_in(
+        self,
+        name: str,
+        rows: Sequence[Row],
+        limits: RequestLimits,
+        sink: Sink | None = None,
+    ) -> list[RequestFuture]:
         return self._engine.submit(
             name,
             rows,
             sla_ns=None if limits.sla is None else to_ns(limits.sla),
             limit_ns=limits.hard_ns(self._clock.now_ns()),
             priority=limits.priority,
+            sink=sink,
         )
 
 

@@ -4,9 +4,9 @@ Owns: `Engine` and its parts. Must not know: the simulator, frameworks, how a mo
 """
 
 from lazybatch.engine.clock import Clock, MonotonicClock, SteppedClock
-from lazybatch.engine.driver import ServedModel
 from lazybatch.engine.engine import Engine
 from lazybatch.engine.entry import RequestFuture
+from lazybatch.engine.served import ServedModel
 from lazybatch.engine.stats import Stats
 
 __all__ = ["Clock", "Engine", "MonotonicClock", "RequestFuture", "ServedModel", "Stats", "SteppedClock"]

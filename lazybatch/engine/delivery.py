@@ -1,6 +1,7 @@
 """Delivery: futures are resolved in the order in which their rows ended, by whoever has time for it.
 
-Owns: `Delivery`: answers that are due, and the thread that resolves them while the engine thread runs a node.
+Owns: `Delivery`: answers, and steps of rows in loops, that are due; the thread that passes them on while the engine
+thread runs a node.
 Must not know: the scheduler, how the books are kept.
 
 Resolving a future wakes its caller, which at once competes for the interpreter with whoever woke it. So the engine
@@ -16,8 +17,11 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from lazybatch.engine.answers import Answers
+from lazybatch.engine.listening import Heard
 
 _log = logging.getLogger("lazybatch.engine")
+
+Due = Answers | Heard
 
 _BACKLOG_MAX = 16
 """Hand-overs that may be unfinished; callbacks that are slower than nodes must not fill the memory with results."""
@@ -38,18 +42,18 @@ class Delivery:
     ) -> None:
         self._start_thread = start_thread
         self._catch_up = catch_up
-        self._due: list[Answers] = []
-        self._handed: SimpleQueue[list[Answers] | None] = SimpleQueue()
+        self._due: list[Due] = []
+        self._handed: SimpleQueue[list[Due] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._backlog = 0
 
-    def add(self, answers: Answers) -> None:
-        """Answers are due: they are delivered after all added before, with the next `hand_over` or `flush`."""
+    def add(self, due: Due) -> None:
+        """Answers or steps are due: they go out after all added before, with the next `hand_over` or `flush`."""
         if self._start_thread is None:
-            self._resolve([answers])
+            self._resolve([due])
         else:
-            self._due.append(answers)
+            self._due.append(due)
 
     def hand_over(self) -> None:
         """This thread is about to be busy: the delivery thread takes what is due."""
@@ -107,9 +111,12 @@ class Delivery:
                 self._backlog -= 1
                 self._changed.notify_all()
 
-    def _resolve(self, due: list[Answers]) -> None:
+    def _resolve(self, due: list[Due]) -> None:
         self._catch_up()
         for answers in due:
+            if isinstance(answers, Heard):
+                answers.tell()
+                continue
             for entry, state, result, error in answers.answers():
                 entry.row = None  # its inputs can go
                 if entry.state is not state:

@@ -1,7 +1,7 @@
 """The driver: one turn of the loop, and everything only the engine thread may touch.
 
-Owns: `Driver`: the scheduler, the executors, the rows they hold; it carries out what the scheduler decides and says at
-node boundaries which futures are due. `ServedModel`, what it needs to know of a model.
+Owns: `Driver`: the scheduler and the rows on their way; it carries out what the scheduler decides and says at node
+boundaries which futures are due.
 Must not know: how callers submit and wait (`engine.engine`), which thread it runs on.
 
 The order of one turn: messages, queue timeouts, one decision, one node. Answers of the node before are delivered when
@@ -14,34 +14,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from lazybatch.core.lane import LaneSpec
 from lazybatch.core.scheduler import Scheduler
-from lazybatch.core.task import Expired, Merge, Task, Where
+from lazybatch.core.task import Completion, Expired, Merge, Task, Where
 from lazybatch.engine.answers import Ended, Finished
 from lazybatch.engine.clock import Clock
 from lazybatch.engine.delivery import Delivery
 from lazybatch.engine.entry import Entry, Event
+from lazybatch.engine.holdings import Holdings, discard
 from lazybatch.engine.ledger import OUTCOMES, Ledger
+from lazybatch.engine.listening import Heard
+from lazybatch.engine.loops import Emitted, run_node
 from lazybatch.engine.mailbox import Arrived, Close, Mailbox, Message, Ran, Refused, Withdrawn
+from lazybatch.engine.served import ServedModel
 from lazybatch.engine.watch import Watch, engine_error, node_error
 from lazybatch.engine.workers import Job, Workers, execute
 from lazybatch.errors import DeadlineExceeded, InvariantError, LazyBatchError, ShuttingDown
-from lazybatch.executors.base import Executor
+from lazybatch.executors.base import LoopExecutor, Row
 from lazybatch.metrics import Observer, Outcome
 
 _log = logging.getLogger("lazybatch.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model with its executor. pooled: its (one) node runs on worker threads instead of the engine's own."""
-
-    spec: LaneSpec
-    executor: Executor
-    pooled: bool = False
 
 
 class Driver:
@@ -67,7 +60,8 @@ class Driver:
         self._workers = workers
         self._delivery = delivery
         self._entries: dict[int, Entry] = {}
-        self._members: dict[int, tuple[ServedModel, list[int]]] = {}
+        self._held = Holdings(self._forget, self._lose, self._joined)
+        self._listening = False
         self._outstanding = 0
         self._generation = 0
         self._closing = self._aborting = False
@@ -161,13 +155,15 @@ class Driver:
         if task.opened:
             entries = [self._entries[request_id] for request_id in task.opened]
             self._ledger.opened(task, entries, now)
-            self._members[task.sub_batch] = (served, list(task.opened))
+            self._held.open(served, task)
             rows = {entry.request.id: entry.row for entry in entries if entry.row is not None}
             self._watch.opened(now, task)
             if task.preempted is not None:
                 self._watch.preempted(now, task)
-        last = task.node == len(served.spec.graph) - 1
-        job = Job(task, served.executor, rows, last, self._generation)
+        if served.ends:
+            self._step(task, served, rows)
+            return
+        job = Job(task, served.executor, rows, task.node == served.last, self._generation)
         if self._workers is not None and served.pooled:
             self._outstanding += 1
             self._workers.put(job)
@@ -184,7 +180,7 @@ class Driver:
         if ran.generation == self._generation:
             self._settle(ran.task, ran.start_ns, ran.end_ns, ran.results, ran.error)
         elif ran.results is None:
-            self._discard(self._served[ran.task.model], ran.task.sub_batch)
+            discard(self._served[ran.task.model], ran.task.sub_batch)
 
     def _settle(
         self, task: Task, start_ns: int, end_ns: int, results: dict[int, Any] | None, error: BaseException | None
@@ -198,13 +194,14 @@ class Driver:
             return
         done = self.scheduler.complete(task, end_ns)
         if results is not None:
-            del self._members[task.sub_batch]
+            del self._held.members[task.sub_batch]
             for request_id in done.evicted:
                 self._forget(request_id)
             self._deliver(task, done.finished, results, end_ns)
         elif done.evicted:
-            self._evict(task.sub_batch, done.evicted, end_ns)
-        self._merge_all(done.merges, end_ns)
+            self._held.evict(task.sub_batch, done.evicted, end_ns)
+        if done.merges or self._held.later:
+            self._held.merge(done.merges, end_ns)
 
     def _deliver(self, task: Task, finished: Iterable[int], results: Mapping[int, Any], now: int) -> None:
         entries = [self._entries.pop(request_id) for request_id in finished]
@@ -218,18 +215,20 @@ class Driver:
         self._delivery.add(ended)
 
     def _failed(self, task: Task, error: BaseException, now: int) -> None:
-        served, _ = self._members.pop(task.sub_batch)
-        self._discard(served, task.sub_batch)
+        self._held.end(task)
         failure = self.scheduler.fail(task, now)
+        self._held.merge(failure.merges, now)
         for request_id in failure.evicted:
             self._forget(request_id)
         for request_id in failure.retried:
-            self._ledger.move(self._entries[request_id], Event.RETRY, now)
+            entry = self._entries[request_id]
+            if entry.listener is not None:
+                entry.listener.rewind()
+            self._ledger.move(entry, Event.RETRY, now)
         if failure.retried and self._aborting:
             self._abort(now)
         for request_id in failure.failed:
             self._resolve(self._forget(request_id), Event.FAIL, node_error(task, self._node_name(task), error), now)
-        self._merge_all(failure.merges, now)
 
     def _on_worker(self, model: str) -> bool:
         return self._workers is not None and self._served[model].pooled
@@ -237,7 +236,64 @@ class Driver:
     def _node_name(self, task: Task) -> str:
         return self._served[task.model].spec.graph.nodes[task.node].name
 
-    # -- rows that leave early, sub-batches that join ----------------------------------------------------------------
+    # -- nodes of graphs with loops ------------------------------------------------------------------------------
+
+    def _step(self, task: Task, served: ServedModel, rows: Mapping[int, Row] | None) -> None:
+        """Run one node, then do what follows from it. Results are fetched when it is known who leaves."""
+        if rows is not None and not self._listening:
+            self._listening = any(self._entries[request_id].listener for request_id in rows)
+        ends = task.node in served.ends
+        listen = ends and self._anybody_listens(task)
+        executor = cast(LoopExecutor, served.executor)
+        start_ns = self._clock.now_ns()
+        ran = run_node(task, executor, rows, listen, self._delivery.hand_over)
+        end_ns = self._clock.now_ns()
+        failed = ran.error is not None
+        self._ledger.dispatched(task, start_ns, end_ns, failed)
+        self._watch.dispatched(start_ns, end_ns, task, failed)
+        if ran.error is not None:
+            self._failed(task, ran.error, end_ns)
+        else:
+            completion = self.scheduler.complete(task, end_ns, ran.done)
+            if listen:
+                self._hear(ran.emitted)
+            if ends:
+                self._ledger.stepped(task, completion, end_ns)
+                self._watch.stepped(end_ns, task, completion)
+            self._follow(task, completion, end_ns)
+        if self.scheduler.idle and not len(self._mailbox):
+            self._delivery.flush()
+
+    def _follow(self, task: Task, completion: Completion, now: int) -> None:
+        """What the scheduler says of the rows, in the order in which it says it."""
+        if completion.evicted:
+            self._held.evict(task.sub_batch, completion.evicted, now)
+        if completion.finished:
+            results = self._held.leave(task.sub_batch, completion.finished, now)
+            if results is not None:
+                self._deliver(task, completion.finished, results, now)
+        if completion.split is not None:
+            self._held.split(completion.split, now)
+        self._held.merge(completion.merges, now)
+
+    def _anybody_listens(self, task: Task) -> bool:
+        """Whether a row of the sub-batch has a listener. Costs nothing until the first one has come."""
+        if not self._listening:
+            return False
+        entries = self._entries
+        return any(entries[request_id].listener for request_id in self._held.members[task.sub_batch][1])
+
+    def _hear(self, emitted: Emitted) -> None:
+        """Steps are due for those who listen."""
+        heard = [
+            (listener, step)
+            for request_id, step in emitted.items()
+            if (listener := self._entries[request_id].listener) is not None and listener.hears()
+        ]
+        if heard:
+            self._delivery.add(Heard(heard))
+
+    # -- rows that leave early ------------------------------------------------------------------------------------
 
     def _withdraw(self, entry: Entry, outcome: Outcome, now: int) -> None:
         """The future is resolved; take the row out of queue or sub-batch. It may have finished meanwhile."""
@@ -249,59 +305,22 @@ class Driver:
         if cancellation.where in (Where.UNKNOWN, Where.RUNNING):
             return  # finished and forgotten, or to be reported as evicted when its node ends
         if cancellation.where is Where.PARKED and cancellation.sub_batch is not None:
-            self._evict(cancellation.sub_batch, (request_id,), now)
+            self._held.evict(cancellation.sub_batch, (request_id,), now)
         else:
             self._forget(request_id)
-        self._merge_all(cancellation.merges, now)
+        self._held.merge(cancellation.merges, now)
 
-    def _evict(self, sub_batch: int, request_ids: Sequence[int], now: int) -> None:
-        """Rows the scheduler has removed leave their sub-batch in the executor; the last one ends it."""
-        served, members = self._members[sub_batch]
-        for request_id in request_ids:
-            members.remove(request_id)
-            self._forget(request_id)
-        if not members:
-            del self._members[sub_batch]
-            self._discard(served, sub_batch)
-            return
-        try:
-            served.executor.evict(sub_batch, request_ids)
-        except BaseException as error:
-            self._break(sub_batch, "evicting rows failed", error, now)
+    def _joined(self, merge: Merge, now: int) -> None:
+        self._ledger.merged(merge, now)
+        self._watch.merged(now, merge)
 
-    def _merge_all(self, merges: Iterable[Merge], now: int) -> None:
-        for merge in merges:
-            if merge.source not in self._members:
-                continue  # it broke on the way; the target is whole
-            if merge.target not in self._members:
-                self._break(merge.source, "merging sub-batches failed", InvariantError("the other one is gone"), now)
-                continue
-            served, source = self._members.pop(merge.source)
-            self._members[merge.target][1].extend(source)
-            self._ledger.merged(merge, now)
-            self._watch.merged(now, merge)
-            try:
-                served.executor.merge(merge.target, merge.source)
-            except BaseException as error:
-                self._discard(served, merge.source)
-                self._break(merge.target, "merging sub-batches failed", error, now)
-
-    def _break(self, sub_batch: int, what: str, error: BaseException, now: int) -> None:
-        """The executor can no longer be trusted with a parked sub-batch: its rows fail, all others go on."""
-        served, members = self._members.pop(sub_batch)
-        self._discard(served, sub_batch)
+    def _lose(self, request_ids: Iterable[int], what: str, error: BaseException, now: int) -> list[Merge]:
+        """The executor can no longer be trusted with these rows: they fail, all others go on."""
         merges: list[Merge] = []
-        for request_id in members:
+        for request_id in request_ids:
             merges += self.scheduler.cancel(request_id, now).merges
             self._fail(self._entries[request_id], what, error, now)
-        self._merge_all(merges, now)
-
-    @staticmethod
-    def _discard(served: ServedModel, sub_batch: int) -> None:
-        try:
-            served.executor.discard(sub_batch)
-        except BaseException:
-            _log.error("the executor of model %r could not discard", served.spec.graph.model, exc_info=True)
+        return merges
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -345,10 +364,7 @@ class Driver:
         """The scheduler failed us: end every accepted row, and start with a fresh one so that later rows are served."""
         now = self._clock.now_ns()
         self._generation += 1
-        for sub_batch, (served, _) in self._members.items():
-            if not self._on_worker(served.spec.graph.model):  # a worker's sub-batch is ended when it comes back
-                self._discard(served, sub_batch)
-        self._members.clear()
+        self._held.clear(but=self._on_worker)  # a worker's sub-batch is ended when it comes back
         self._entries.clear()
         for entry in self._ledger.open_entries():
             self._fail(entry, "the scheduler failed", error, now)

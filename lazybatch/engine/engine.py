@@ -25,10 +25,12 @@ from lazybatch.core.scheduler import Decision, Scheduler
 from lazybatch.engine import lifetime
 from lazybatch.engine.clock import Clock, MonotonicClock
 from lazybatch.engine.delivery import Delivery
-from lazybatch.engine.driver import Driver, ServedModel
+from lazybatch.engine.driver import Driver
 from lazybatch.engine.entry import Entry, Event, RequestFuture
 from lazybatch.engine.ledger import Ledger
+from lazybatch.engine.listening import Listener, Step
 from lazybatch.engine.mailbox import Arrived, Close, Mailbox, Refused, Withdrawn
+from lazybatch.engine.served import ServedModel
 from lazybatch.engine.stats import Stats
 from lazybatch.engine.timers import Timers
 from lazybatch.engine.workers import Workers
@@ -109,11 +111,13 @@ class Engine:
         limit_ns: int | None = None,
         priority: int = 0,
         arrival_ns: int | None = None,
+        sink: Callable[[Step], object] | None = None,
     ) -> list[RequestFuture]:
         """Admit all rows of a call or none; one future per row. Never blocks.
 
         sla_ns: soft target from now, None for the model's. limit_ns: hard limit as a clock reading.
         arrival_ns: when the rows came, for replays; None for now.
+        sink: called with every step of the row, the only one of the call, before its future resolves; see `Listener`.
         Futures of rows that are not admitted have already failed: `Overloaded`, `DeadlineExceeded`, `ShuttingDown`.
         """
         spec = self._specs.get(model)
@@ -127,11 +131,14 @@ class Engine:
             if limit_ns is not None:
                 deadline_ns = min(deadline_ns, limit_ns)
             requests = [
-                Request(next(self._ids), model, now, deadline_ns, row.signature, row.size, priority) for row in rows
+                Request(next(self._ids), model, now, deadline_ns, row.signature, row.size, priority, row.trips)
+                for row in rows
             ]
             refusal = self._refusal(model, len(rows), limit_ns, now)
             if refusal is None:
                 entries = tuple(map(self._entry, requests, rows, futures, itertools.repeat(limit_ns)))
+                if sink is not None:
+                    entries[0].listener = Listener(sink)
                 self._ledger.admit(entries)
                 self._mailbox.post(Arrived(entries))
             else:

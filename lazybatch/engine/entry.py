@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from lazybatch.core.request import Request
+from lazybatch.engine.listening import Listener
 from lazybatch.errors import InvariantError, SelfWait
 from lazybatch.executors.base import Row
 
@@ -109,12 +110,12 @@ class RequestFuture(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         """See `concurrent.futures.Future.result`; raises `SelfWait` on the batcher's own threads."""
-        self._refuse_self_wait()
+        self.refuse_self_wait()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """See `concurrent.futures.Future.exception`; raises `SelfWait` on the batcher's own threads."""
-        self._refuse_self_wait()
+        self.refuse_self_wait()
         return super().exception(timeout)
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
@@ -131,7 +132,8 @@ class RequestFuture(Future[Any]):
                 raise
             _log.error("exception calling callback for %r", future, exc_info=True)
 
-    def _refuse_self_wait(self) -> None:
+    def refuse_self_wait(self) -> None:
+        """Raise `SelfWait` on one of the batcher's own threads, unless the result is there."""
         on_own_thread = self._on_own_thread
         if on_own_thread is not None and not self.done() and on_own_thread():
             raise SelfWait("waiting for a result on one of the batcher's own threads would wait for ever")
@@ -158,9 +160,10 @@ class Entry:
     """One accepted row. `state` changes only under the ledger's lock; `row` belongs to the engine thread.
 
     limit_ns: hard limit, None for none. first_dispatch_ns: when its first node first started, None before that.
+    listener: who hears its steps, None for nobody.
     """
 
-    __slots__ = ("__weakref__", "first_dispatch_ns", "future", "limit_ns", "request", "row", "state")
+    __slots__ = ("__weakref__", "first_dispatch_ns", "future", "limit_ns", "listener", "request", "row", "state")
 
     def __init__(self, request: Request, row: Row, limit_ns: int | None, future: RequestFuture) -> None:
         self.request = request
@@ -169,6 +172,7 @@ class Entry:
         self.future = future
         self.state = State.WAITING
         self.first_dispatch_ns: int | None = None
+        self.listener: Listener | None = None
 
     @property
     def ended(self) -> bool:

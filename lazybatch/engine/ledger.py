@@ -22,7 +22,7 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Any
 
-from lazybatch.core.task import Merge, Task
+from lazybatch.core.task import Completion, Merge, Task
 from lazybatch.engine.answers import Finished
 from lazybatch.engine.entry import Entry, Event, State
 from lazybatch.engine.stats import Stats
@@ -162,6 +162,10 @@ class Ledger:
         self._meter.dispatched(start_ns, end_ns, task, failed)
         self._counts[task.model].padding_rows += task.padded_rows - task.rows
 
+    def stepped(self, task: Task, completion: Completion, now_ns: int) -> None:
+        """An iteration of a loop is over."""
+        self._note(self._meter.stepped, now_ns, task, completion)
+
     def merged(self, merge: Merge, now_ns: int) -> None:
         """Two sub-batches became one."""
         self._note(self._meter.merged, now_ns, merge)
@@ -230,6 +234,10 @@ def _stats(
         reasons=seen.reasons,
         preemptions=seen.preemptions,
         merges=seen.merges,
+        steps=seen.steps,
+        iterations=seen.iterations,
+        left_early=seen.left_early,
+        truncated=seen.truncated,
         policy_failures=policy_failures,
         queue_wait=seen.queue_wait,
         service=seen.service,

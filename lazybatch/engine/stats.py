@@ -29,6 +29,8 @@ class Stats:
     mean_rows: rows per dispatch. padding_rows: rows executed for nobody, summed over dispatches.
     preemptions, merges: of sub-batches. policy_failures: decisions the policy could not make (it raised, or chose what
     cannot be done) and graph batching made in its place; in the total only.
+    steps: runs of a whole loop body; iterations: rows in them, summed. left_early: rows that left a loop while others
+    of their sub-batch stayed. truncated: rows that the maximum of a loop ended before they were done.
 
     queue_wait: submit to first node, of rows that started. service: first node to result; latency: submit to result,
     both of completed rows, in nanoseconds. violations: completed rows whose result came after their soft target.
@@ -53,6 +55,10 @@ class Stats:
     reasons: Mapping[str, int]
     preemptions: int
     merges: int
+    steps: int
+    iterations: int
+    left_early: int
+    truncated: int
     policy_failures: int
     queue_wait: Summary
     service: Summary

@@ -39,6 +39,10 @@ class TripCounter:
         else:
             self._members[task.sub_batch] += task.opened
 
+    def ends_body(self, task: Task) -> bool:
+        """Whether the task's node is the last of a loop's body."""
+        return task.node + 1 in self._loops[task.model]
+
     def ran(self, task: Task) -> list[int]:
         """The task's node has run; the rows that are done with the loop whose body ended with it."""
         loop = self._loops[task.model].get(task.node + 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from lazybatch.core.request import Request
-from lazybatch.core.task import Merge, Task
+from lazybatch.core.task import Completion, Merge, Task
 from lazybatch.metrics.histogram import Histogram, Summary
 from lazybatch.metrics.observer import Observer, Outcome
 
@@ -24,6 +24,8 @@ class ModelStats:
     service: first node to end, completed requests only.
     preemptions: sub-batches of any model parked for one of this model.
     dispatches: nodes run; mean_rows: rows per dispatch; busy_ns: time spent inside nodes.
+    steps: runs of a whole loop body; iterations: rows in them, summed. left_early: rows that left a loop while others
+    of their sub-batch stayed; truncated: rows that a loop's maximum ended.
     reasons: dispatches by `Reason`. Keys are plain text.
     """
 
@@ -40,6 +42,10 @@ class ModelStats:
     sub_batches: int
     preemptions: int
     merges: int
+    steps: int
+    iterations: int
+    left_early: int
+    truncated: int
     reasons: MappingProxyType[str, int]
 
 
@@ -54,6 +60,10 @@ class _Counters:
     sub_batches: int = 0
     preemptions: int = 0
     merges: int = 0
+    steps: int = 0
+    iterations: int = 0
+    left_early: int = 0
+    truncated: int = 0
     outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     reasons: dict[str, int] = field(default_factory=dict)
     latency: Histogram = field(default_factory=Histogram)
@@ -63,7 +73,8 @@ class _Counters:
     def add(self, other: _Counters) -> None:
         """Count all that ``other`` has counted as well."""
         numbers = ("arrived", "violations", "dispatches", "failed_dispatches", "rows", "busy_ns", "sub_batches")
-        for name in (*numbers, "preemptions", "merges"):
+        loops = ("steps", "iterations", "left_early", "truncated")
+        for name in (*numbers, "preemptions", "merges", *loops):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for outcome, count in other.outcomes.items():
             self.outcomes[outcome] += count
@@ -88,6 +99,10 @@ class _Counters:
             sub_batches=self.sub_batches,
             preemptions=self.preemptions,
             merges=self.merges,
+            steps=self.steps,
+            iterations=self.iterations,
+            left_early=self.left_early,
+            truncated=self.truncated,
             reasons=MappingProxyType(dict(self.reasons)),
         )
 
@@ -134,9 +149,11 @@ class Meter(Observer):
             self._counters(request.model).arrived += 1
 
     def opened(self, now_ns: int, task: Task) -> None:
-        """Count a sub-batch."""
+        """Count a sub-batch, and a merge where it joins another one at once."""
         if not self._warming_up(now_ns):
-            self._counters(task.model).sub_batches += 1
+            counters = self._counters(task.model)
+            counters.sub_batches += 1
+            counters.merges += task.joined is not None
 
     def preempted(self, now_ns: int, task: Task) -> None:
         """Count a preemption."""
@@ -147,6 +164,19 @@ class Meter(Observer):
         """Count a merge."""
         if not self._warming_up(now_ns):
             self._counters(merge.model).merges += 1
+
+    def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
+        """Count an iteration, and who left."""
+        if self._warming_up(now_ns):
+            return
+        counters = self._counters(task.model)
+        counters.steps += 1
+        counters.iterations += task.rows
+        counters.truncated += len(completion.truncated)
+        if completion.split is not None:
+            counters.left_early += len(completion.split.requests)
+        elif len(completion.finished) + len(completion.evicted) < task.rows:
+            counters.left_early += len(completion.finished)
 
     def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
         """Count a node run: its rows, its time, its reason."""

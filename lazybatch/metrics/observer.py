@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from lazybatch.core.request import Request
-from lazybatch.core.task import Merge, Task
+from lazybatch.core.task import Completion, Merge, Task
 
 
 class Outcome(StrEnum):
@@ -40,6 +40,7 @@ class Observer:
     the run. Arguments are immutable and may be kept.
 
     Order for one request: `arrived`, then `opened` (in ``task.opened``), any number of `dispatched`, then `exited`.
+    Where a loop comes first in a graph, newcomers may join a sub-batch there: `opened` with ``task.joined`` set.
     A request that ends in the queue is never opened. A rejected one is reported by `exited` alone. A request whose
     batch failed and which is run again alone is opened a second time.
     """
@@ -48,13 +49,23 @@ class Observer:
         """A request was admitted to the queue. ``request.arrival_ns`` is when its caller submitted it (<= now)."""
 
     def opened(self, now_ns: int, task: Task) -> None:
-        """A sub-batch begins with the requests ``task.opened``; its first node is about to run."""
+        """A sub-batch begins with the requests ``task.opened``; its first node is about to run.
+
+        Where ``task.joined`` is set they join sub-batch ``task.sub_batch`` instead, and no `merged` follows.
+        """
 
     def preempted(self, now_ns: int, task: Task) -> None:
         """Sub-batch ``task.preempted`` was parked for ``task.sub_batch``, for the reason ``task.reason``."""
 
     def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
         """One node ran on one sub-batch from start to end; called after it ended. ``failed``: it raised."""
+
+    def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
+        """One iteration of a loop is over: after `dispatched` of its last node, before all that follows from it.
+
+        completion: who leaves the loop now, finished or split off as a sub-batch of their own; who was truncated. Where
+        neither is said of anybody, all stay, or all leave together for the nodes behind the loop.
+        """
 
     def merged(self, now_ns: int, merge: Merge) -> None:
         """Two sub-batches standing at the same node became one: ``merge.source`` lives on in ``merge.target``."""
@@ -81,6 +92,7 @@ class Observers:
         self._opened = _overridden(observers, "opened")
         self._preempted = _overridden(observers, "preempted")
         self._dispatched = _overridden(observers, "dispatched")
+        self._stepped = _overridden(observers, "stepped")
         self._merged = _overridden(observers, "merged")
         self._exited = _overridden(observers, "exited")
 
@@ -118,6 +130,10 @@ class Observers:
     def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
         """See `Observer.dispatched`."""
         self._call(self._dispatched, start_ns, end_ns, task, failed)
+
+    def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
+        """See `Observer.stepped`."""
+        self._call(self._stepped, now_ns, task, completion)
 
     def merged(self, now_ns: int, merge: Merge) -> None:
         """See `Observer.merged`."""

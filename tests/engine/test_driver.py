@@ -398,7 +398,7 @@ def test_rows_are_let_go_when_they_end() -> None:
     run_dry(engine)
     assert future.result() == 112.0
     assert engine._driver._entries == {}
-    assert engine._driver._members == {}
+    assert engine._driver._held.members == {}
     assert engine._ledger.live == {}
     assert future._withdraw is None
 
