@@ -30,10 +30,13 @@ if TYPE_CHECKING:
     )
     from lazybatch.executors.callable import CallableModel
     from lazybatch.explanation import Explanation
+    from lazybatch.lengths import Lengths, load_lengths
     from lazybatch.loading import load
     from lazybatch.metrics import Observer
     from lazybatch.profiler import profile
     from lazybatch.profiles import LatencyTable
+    from lazybatch.program import Append, Carry, Feed, Program, Repeat, Stage
+    from lazybatch.program.saving import save_program
 
 __version__ = "0.1.0"
 
@@ -56,37 +59,49 @@ _HOMES = {
     ),
     "lazybatch.executors.callable": ("CallableModel",),
     "lazybatch.explanation": ("Explanation",),
+    "lazybatch.lengths": ("Lengths", "load_lengths"),
     "lazybatch.loading": ("load",),
     "lazybatch.metrics": ("Observer",),
     "lazybatch.profiler": ("profile",),
     "lazybatch.profiles": ("LatencyTable",),
+    "lazybatch.program": ("Append", "Carry", "Feed", "Program", "Repeat", "Stage"),
+    "lazybatch.program.saving": ("save_program",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Append",
     "BatchedFunction",
     "CallableModel",
+    "Carry",
     "CheckReport",
     "DeadlineExceeded",
     "ExecutionError",
     "Explanation",
+    "Feed",
     "InvalidInput",
     "InvariantError",
     "LatencyTable",
     "LazyBatchError",
     "LazyBatcher",
+    "Lengths",
     "Level",
     "ModelError",
     "Observer",
     "Overloaded",
+    "Program",
+    "Repeat",
     "SelfWait",
     "ShuttingDown",
+    "Stage",
     "Stats",
     "TableMismatch",
     "batched",
     "check",
     "load",
+    "load_lengths",
     "profile",
+    "save_program",
 ]
 
 

@@ -20,9 +20,14 @@ from lazybatch.executors.callable import CallableModel
 from lazybatch.partition.cache import cache_key, cached_partition, temporary_partition
 from lazybatch.partition.manifest import load_partition
 from lazybatch.partition.pieces import Partition
+from lazybatch.program import Program
+from lazybatch.program.file import PROGRAM_FILE, load_program
+from lazybatch.program_loading import load_stages
 
 PROGRAM_SUFFIX = ".pt2"
 """Of files that `torch.export.save` writes."""
+JSON_SUFFIX = ".json"
+"""Of files that describe a program of stages."""
 
 
 def load(
@@ -38,7 +43,8 @@ def load(
     device: Any = None,
     cache: bool = True,
 ) -> Model:
-    """A model ready to be served, from an ONNX file, a torch module, a partition directory, or a callable list -> list.
+    """A model ready to be served, from an ONNX file, a torch module, a partition directory, a callable list -> list, or
+    a program of stages (`lazybatch.Program`, its ``program.json``, or the directory that holds one).
 
     A torch module (or exported program, or the ``.pt2`` file of one) is exported with ``torch.export``; it must be in
     evaluation mode, and needs ``example_inputs`` as its ``forward`` takes them, batch axis included: a tensor, a tuple
@@ -50,7 +56,8 @@ def load(
     the row's own magnitude, for models that cannot be exact (dynamic quantisation). require_joinable: refuse a model
     whose rows cannot share a batch, instead of serving them one at a time. threads: that operators share.
     providers: of ONNX Runtime. device: of a torch module; None: where its weights lie. cache: keep the partition below
-    ``LAZYBATCH_CACHE`` (default ``~/.cache/lazybatch``).
+    ``LAZYBATCH_CACHE`` (default ``~/.cache/lazybatch``). Of a program all of these are for every stage, but for
+    ``batch_axes``, ``example_inputs`` and ``tolerance``, which each stage has itself.
 
     Raises `ModelError` saying which part of the model is the culprit, `InvalidInput` for impossible options.
     """
@@ -61,6 +68,10 @@ def load(
         "tolerance": tolerance,
     }
     given = [name for name, value in cutting.items() if value is not None]
+    if is_program(source):
+        program = source if isinstance(source, Program) else load_program(source)
+        options = {**cutting, "require_joinable": require_joinable, "threads": threads, "cache": cache}
+        return _program_model(program, options, providers, device)
     if _is_torch(source):
         if providers is not None:
             raise InvalidInput("providers are ONNX Runtime's; a torch module takes device")
@@ -85,6 +96,26 @@ def load(
     if device is not None:
         raise InvalidInput(f"device={device!r} is for torch modules; ONNX models take providers")
     return _accepted(OrtModel(partition, threads=threads, providers=providers), require_joinable)
+
+
+def _program_model(program: Program, options: Mapping[str, Any], providers: Any, device: Any) -> Model:
+    """A program with its models loaded."""
+    from lazybatch.executors.program_model import ProgramModel
+
+    return ProgramModel(program, load_stages(program, load, _is_torch, options, providers=providers, device=device))
+
+
+def is_program(source: Any) -> bool:
+    """Whether it is a program of stages, its file, or the directory that holds one."""
+    if isinstance(source, str | Path):
+        path = Path(source)
+        return path.suffix == JSON_SUFFIX or (path.is_dir() and (path / PROGRAM_FILE).exists())
+    return isinstance(source, Program)
+
+
+def takes_examples(path: Path) -> bool:
+    """Whether a file is probed with rows that its user may give: programs of both kinds bring their own."""
+    return path.is_file() and path.suffix not in (PROGRAM_SUFFIX, JSON_SUFFIX)
 
 
 def _accepted(model: Model, require_joinable: bool) -> Model:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import lazybatch
-from lazybatch.cli import checks, cutting, measuring, simulation
+from lazybatch.cli import characterizing, checks, cutting, measuring, simulation
 from lazybatch.cli.output import BAD_INPUT, emit, progress_line
 from lazybatch.errors import LazyBatchError
 from lazybatch.policies import DEFAULT as DEFAULT_POLICY
@@ -37,8 +37,12 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, everything else on stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")]
-Servable = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file, or a directory from `partition`.")]
+ModelFile = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="An ONNX file, an exported torch program, or a program.json.")
+]
+Servable = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="An ONNX file, a program.json, or a directory from `partition`.")
+]
 
 
 PreemptWithin = Annotated[
@@ -77,7 +81,8 @@ def check_command(
     """Say whether rows of different requests may share a batch, and what serving node by node costs.
 
     Exit status 1 when rows cannot be joined (``reason`` says why; the model can be served all the same, one row at a
-    time), or when the nodes' answers are not the whole model's, bit for bit.
+    time), or when the nodes' answers are not the whole model's, bit for bit. A program is checked stage by stage, and
+    as a whole: rows that join and leave at random must get the answers they get alone.
 
     Example: lazybatch check bert.onnx --json
     """
@@ -109,6 +114,7 @@ def profile_command(
     batch_sizes: Annotated[str, typer.Option(help="Increasing, from 1, with commas between.")] = "1,2,4,8,16",
     budget_s: Annotated[float, typer.Option(help="Seconds to measure for.")] = 60.0,
     repeats: Annotated[int, typer.Option(help="Measurements per batch size, at most.")] = 50,
+    iterations: Annotated[int, typer.Option(help="Of each loop of a program, in one measurement, at most.")] = 16,
     inputs: Inputs = None,
     preempt_within_ms: PreemptWithin = None,
     threads: Threads = None,
@@ -127,11 +133,30 @@ def profile_command(
         batch_sizes=batch_sizes,
         budget_s=budget_s,
         repeats=repeats,
+        iterations=iterations,
         inputs=inputs,
         preempt_within_ms=preempt_within_ms,
         threads=threads,
     )
     return emit(measuring.run(chosen), json)
+
+
+@app.command("characterize")
+def characterize_command(
+    lengths: Annotated[
+        Path, typer.Argument(metavar="LENGTHS", help="Recorded lengths: a line per row, `out` or `in,out`; or JSON.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write to.")],
+    loop: Annotated[str, typer.Option(help="Whose lengths they are, where the file does not say; default: any.")] = "*",
+    coverage: Annotated[float, typer.Option(help="Share of rows that dec_timesteps covers.")] = 0.9,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Say how often a loop runs, from lengths of rows that were seen: what schedulers plan with until rows are done.
+
+    Example: lazybatch characterize sentences.csv -o lengths.json --loop decoder
+    """
+    return emit(characterizing.run(lengths, output, loop, coverage), json)
 
 
 @app.command("simulate")
@@ -151,6 +176,12 @@ def simulate_command(
     ] = "serve",
     arrivals: Annotated[
         Path | None, typer.Option(help="Instead of --rate: a file of arrival times in seconds, one per line.")
+    ] = None,
+    lengths: Annotated[
+        Path | None, typer.Option(help="Of tables with loops: lengths to draw rows from, recorded or characterized.")
+    ] = None,
+    trips: Annotated[
+        str | None, typer.Option(help="Instead of --lengths: iterations of every row, 20 or encoder=12,decoder=20.")
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for ui.perfetto.dev there.")] = None,
     explain: Annotated[
@@ -177,6 +208,8 @@ def simulate_command(
         queue_capacity=queue_capacity,
         late=late,
         arrivals=arrivals,
+        lengths=lengths,
+        trips=trips,
         trace=trace,
         explain=explain,
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from lazybatch.checking import CheckReport, check
 from lazybatch.cli.measuring import read_rows, seconds_of
 from lazybatch.cli.output import Report, aligned
-from lazybatch.loading import PROGRAM_SUFFIX, load
+from lazybatch.loading import load, takes_examples
 
 
 def run(path: Path, preempt_within_ms: float | None, inputs: Path | None, threads: int | None) -> Report:
@@ -22,7 +22,7 @@ def run(path: Path, preempt_within_ms: float | None, inputs: Path | None, thread
     """
     rows = None if inputs is None else read_rows(inputs)
     within_s = seconds_of(preempt_within_ms)
-    examples = rows if path.is_file() and path.suffix != PROGRAM_SUFFIX else None  # a program brings its own
+    examples = rows if takes_examples(path) else None
     model = load(path, preempt_within=within_s, example_inputs=examples, threads=threads)
     found = check(model)
     return Report(asdict(found), _lines(found), holds=found.joinable and found.identical is not False)

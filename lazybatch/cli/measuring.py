@@ -6,19 +6,18 @@ Must not know: how options are read from the command line; how anything is measu
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lazybatch.cli.output import Report, aligned, milliseconds, progress_bar
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Model
-from lazybatch.loading import PROGRAM_SUFFIX, load
-from lazybatch.profiler import Progress, profile, verdict
+from lazybatch.loading import load, takes_examples
+from lazybatch.profiler import ITERATIONS, Progress, profile, verdict
+from lazybatch.profiler.judgement import Point
+from lazybatch.program.examples import read_arrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +29,7 @@ class Options:
     batch_sizes: str
     budget_s: float
     repeats: int
+    iterations: int = ITERATIONS
     inputs: Path | None = None
     preempt_within_ms: float | None = None
     threads: int | None = None
@@ -44,7 +44,7 @@ def run(options: Options) -> Report:
     model = load(
         options.model,
         preempt_within=seconds_of(options.preempt_within_ms),
-        example_inputs=rows if options.model.is_file() and options.model.suffix != PROGRAM_SUFFIX else None,
+        example_inputs=rows if takes_examples(options.model) else None,
         threads=options.threads,
     )
     partial = options.output.with_name(options.output.name + ".partial")
@@ -58,6 +58,7 @@ def run(options: Options) -> Report:
             sizes,
             budget_s=options.budget_s,
             repeats=options.repeats,
+            iterations=options.iterations,
             inputs=rows,
             progress=progress,
             resume=partial,
@@ -65,7 +66,6 @@ def run(options: Options) -> Report:
         )
     table.save(options.output)
     result = verdict(table)
-    curve = [{"rows": rows, "ms": ns / 1e6, "gain": gain} for rows, ns, gain in result.curve]
     values: dict[str, object] = {
         "model": table.model,
         "table": str(options.output),
@@ -77,7 +77,8 @@ def run(options: Options) -> Report:
         "batching_pays": result.pays,
         "best_batch": result.best_rows,
         "gain": result.gain,
-        "curve": curve,
+        "curve": _curve(result.curve),
+        "stages": {name: _curve(points) for name, points in result.stages},
         "samples": table.provenance["samples"],
         "fingerprint": model.fingerprint,
     }
@@ -85,10 +86,19 @@ def run(options: Options) -> Report:
         (f"{rows} row{'s' if rows > 1 else ''}", f"{milliseconds(ns / 1e6)}, {gain:.2f}x the throughput of one row")
         for rows, ns, gain in result.curve
     ]
+    for name, points in result.stages:
+        rows_most, _, gain = points[-1]
+        pairs.append(
+            (name, f"{milliseconds(points[0][1] / 1e6)} for one row, {gain:.2f}x the throughput at {rows_most}")
+        )
     lines = [result.sentence, *aligned(pairs), f"{len(table.nodes)} nodes, table in {options.output}"]
     if rows is None:
         lines.append(f"measured with made-up rows, {_shapes(model)}; give your own with --inputs if yours differ")
     return Report(values, lines)
+
+
+def _curve(points: Sequence[Point]) -> list[dict[str, object]]:
+    return [{"rows": rows, "ms": ns / 1e6, "gain": gain} for rows, ns, gain in points]
 
 
 def _shapes(model: Model) -> str:
@@ -117,6 +127,8 @@ def _command(options: Options) -> str:
     """The command line again, with file names only: a table tells nothing of anybody's folders."""
     parts = ["lazybatch profile", options.model.name, "-o", options.output.name, "--batch-sizes", options.batch_sizes]
     parts += ["--budget-s", f"{options.budget_s:g}", "--repeats", str(options.repeats)]
+    if options.iterations != ITERATIONS:
+        parts += ["--iterations", str(options.iterations)]
     if options.inputs is not None:
         parts += ["--inputs", options.inputs.name]
     if options.preempt_within_ms is not None:
@@ -131,18 +143,7 @@ def read_rows(path: Path) -> Sequence[dict[str, Any]]:
 
     Raises `InvalidInput` naming the file and the array.
     """
-    try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise InvalidInput(f"the inputs {str(path)!r} must be an .npz file with one array per input")
-        with file:
-            arrays = {name: file[name] for name in file.files}
-    except OSError as error:
-        raise InvalidInput(f"cannot read the inputs {str(path)!r}: {error.strerror or error}") from error
-    except InvalidInput:
-        raise
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidInput(f"the inputs {str(path)!r} are damaged or no .npz file ({error})") from error
+    arrays = read_arrays(path, "inputs")
     counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if not counts or len(set(counts.values())) != 1 or 0 in counts.values():
         raise InvalidInput(

@@ -14,17 +14,19 @@ from typing import Literal
 from lazybatch import policies
 from lazybatch.cli.output import Report, aligned, milliseconds
 from lazybatch.config import BATCH_SIZE_MAX, QUEUE_CAPACITY_MAX, whole
-from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.scheduler import Decision
 from lazybatch.core.task import Task
 from lazybatch.errors import InvalidInput
 from lazybatch.explanation import latest, telling
+from lazybatch.lengths import read_lengths
 from lazybatch.metrics import Meter, Observer, latency_summary
 from lazybatch.profiles import load
 from lazybatch.simulator import SimulationResult, requests_from, simulate
+from lazybatch.table_loops import graph_of, loops_of
 from lazybatch.trace import TraceWriter
+from lazybatch.trips import Trips, drawn, fixed
 from lazybatch.workload import poisson, recorded
 
 _EXPLAINED_MAX = 1_000_000
@@ -45,6 +47,8 @@ class Options:
     queue_capacity: int = 256
     late: str = "serve"
     arrivals: Path | None = None
+    lengths: Path | None = None
+    trips: str | None = None
     trace: Path | None = None
     explain: int = 0
 
@@ -73,20 +77,21 @@ def run(options: Options) -> Report:
     whole("--explain", options.explain, -_EXPLAINED_MAX, _EXPLAINED_MAX)
     chosen = _policy_options(options)
     table = load(options.table)
-    if sla_ns is not None and sla_ns < table.whole_ns(1):
-        alone_ms = table.whole_ns(1) / 1e6
-        raise InvalidInput(f"--sla-ms {options.sla_ms:g} cannot be met: one row alone takes {alone_ms:.6g} ms")
     arrivals_ns = _arrivals(options)
-    lane = _lane(options, table, sla_ns, late)
+    trips = _trips(options, table, len(arrivals_ns))
+    lane = _lane(options, table, sla_ns, late, trips)
+    _check_sla(options, lane)
     policy = policies.make_policy(options.policy, [lane], **chosen)
     requests = requests_from(arrivals_ns, table.model, sla_ns=sla_ns)
+    truth = {} if trips is None else trips.truth(requests)
+    requests = requests if trips is None else trips.told(requests)
     meter, first = Meter(), _First(options.explain)
     observers: list[Observer] = [meter, first] if options.explain > 0 else [meter]
     if options.trace is None:
-        result = simulate([lane], policy, requests, observers=observers)
+        result = simulate([lane], policy, requests, observers=observers, trips=truth)
     else:
         with TraceWriter(options.trace, [lane.graph]) as writer:
-            result = simulate([lane], policy, requests, observers=[*observers, writer])
+            result = simulate([lane], policy, requests, observers=[*observers, writer], trips=truth)
     report = _report(options, table, result, meter, len(requests))
     if not options.explain:
         return report
@@ -131,15 +136,47 @@ def _late(given: str) -> Literal["serve", "drop"]:
     return "drop" if given == "drop" else "serve"
 
 
-def _lane(options: Options, table: LatencyTable, sla_ns: int | None, late: Literal["serve", "drop"]) -> LaneSpec:
+def _trips(options: Options, table: LatencyTable, requests: int) -> Trips | None:
+    """What rows do in the loops of the table; None where it has none."""
+    loops = loops_of(table)
+    if options.trips is not None and options.lengths is not None:
+        raise InvalidInput("give either --trips (the same for every request) or --lengths (drawn from a file)")
+    given = "--trips" if options.trips is not None else "--lengths" if options.lengths is not None else None
+    if not loops:
+        if given is not None:
+            raise InvalidInput(f"{given} is for models with loops; the table of {table.model!r} has none")
+        return None
+    if options.trips is not None:
+        return fixed(table, options.trips)
+    if options.lengths is not None:
+        return drawn(table, read_lengths(options.lengths), requests, options.seed)
+    raise InvalidInput(
+        f"{table.model!r} has the loop {loops[0].loop.name!r}: say how often rows go round it, with --lengths FILE or "
+        "--trips N"
+    )
+
+
+def _check_sla(options: Options, lane: LaneSpec) -> None:
+    """Refuse a target that no row can meet, not even the shortest."""
+    table = lane.unrolled("shortest")
+    assert table is not None, "the lane has a table"
+    if lane.sla_ns is not None and lane.sla_ns < table.whole_ns(1):
+        alone_ms = table.whole_ns(1) / 1e6
+        raise InvalidInput(f"--sla-ms {options.sla_ms:g} cannot be met: one row alone takes {alone_ms:.6g} ms")
+
+
+def _lane(
+    options: Options, table: LatencyTable, sla_ns: int | None, late: Literal["serve", "drop"], trips: Trips | None
+) -> LaneSpec:
     return LaneSpec(
-        graph=NodeGraph.chain(table.model, table.nodes),
+        graph=graph_of(table),
         latency=table,
         max_batch_size=table.batch_sizes[-1] if options.max_batch is None else options.max_batch,
         queue_capacity=options.queue_capacity,
         sla_ns=sla_ns,
         joinable=table.provenance.get("joinable") is not False,
         late=late,
+        lengths=() if trips is None else trips.guesses,
     )
 
 
