@@ -11,6 +11,7 @@ from typing import Any
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lengths import LengthGuess
 from lazybatch.errors import InvalidInput
+from lazybatch.lengths import ANY
 
 Lengths = tuple[LengthGuess | None, ...]
 
@@ -19,8 +20,8 @@ def lengths_of(given: Any, graphs: Mapping[str, NodeGraph]) -> dict[str, Lengths
     """By model, one guess per loop of its graph; models of which nothing is said are left out.
 
     given: None, a guess (for the only loop of the only model), guesses in the order of the loops, or a mapping from
-    loops' names to guesses (which `lazybatch.load_lengths` reads); with several models a mapping from their names to
-    such. Raises `InvalidInput` naming the model and the loop.
+    loops' names (``"*"``: any other) to guesses, which `lazybatch.load_lengths` reads; with several models a mapping
+    from their names to such. Raises `InvalidInput` naming the model and the loop.
     """
     if given is None:
         return {}
@@ -41,12 +42,12 @@ def _of_model(model: str, graph: NodeGraph, given: Any) -> Lengths:
     if isinstance(given, LengthGuess):
         given = [given]
     if isinstance(given, Mapping):
-        unknown = [name for name in given if name not in names]
+        unknown = [name for name in given if name not in (*names, ANY)]
         if unknown:
             raise InvalidInput(
                 f"lengths of model {model!r} name the unknown loop {unknown[0]!r}; known are {', '.join(names)}"
             )
-        given = [given.get(name) for name in names]
+        given = [given.get(name, given.get(ANY)) for name in names]
     if not isinstance(given, Sequence) or len(given) != len(names):
         raise InvalidInput(
             f"lengths of model {model!r} must hold one LengthGuess for each of its loops {', '.join(names)}, "
