@@ -5,6 +5,7 @@ Must not know: how tables are measured or used.
 
 Provenance keys (all optional in a file; the profiler writes them all): fingerprint (of model and partition), machine
 (see `machine`), versions, threads, date (ISO 8601, UTC), command, samples (per batch size), high_quantile, joinable.
+A model that is padded to several lengths has a table of the longest and, under "shorter", one of each other length.
 
 A table without a fingerprint or a machine (written by hand, synthetic) makes no claim that could be wrong: only its
 nodes are checked.
@@ -48,19 +49,23 @@ class LatencyTable(latency.LatencyTable):
 
 def save(table: latency.LatencyTable, path: str | Path) -> None:
     """Write a table as JSON, whole or not at all. Raises `InvalidInput` if the file cannot be written."""
+    document = {"format": FORMAT, "version": FORMAT_VERSION, **_document(table)}
+    if table.shorter:
+        document["shorter"] = {str(length): _document(one) for length, one in table.shorter.items()}
+    write_json(Path(path), document)
+
+
+def _document(table: latency.LatencyTable) -> dict[str, object]:
     nodes = [
         {"name": name, "median_ns": list(median), "high_ns": list(high)}
         for name, median, high in zip(table.nodes, table.median_ns, table.high_ns, strict=True)
     ]
-    document = {
-        "format": FORMAT,
-        "version": FORMAT_VERSION,
+    return {
         "model": table.model,
         "batch_sizes": list(table.batch_sizes),
         "provenance": dict(table.provenance),
         "nodes": nodes,
     }
-    write_json(Path(path), document)
 
 
 def load(path: str | Path) -> LatencyTable:
@@ -114,9 +119,23 @@ def read_json(path: Path, what: str, form: str, version: int) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     document = read_json(path, "latency table", FORMAT, FORMAT_VERSION)
     try:
-        return _fields(document)
+        fields = _fields(document)
+        if "shorter" in document:
+            fields["shorter"] = _shorter(_typed(document, "shorter", dict))
+            latency.LatencyTable(**fields)
+        return fields
     except InvalidInput as error:
         raise InvalidInput(f"latency table {str(path)!r}: {error}") from None
+
+
+def _shorter(document: Mapping[str, Any]) -> dict[int, latency.LatencyTable]:
+    """The tables at other padded lengths."""
+    tables = {}
+    for length, one in document.items():
+        if not length.isdecimal() or int(length) < 1 or not isinstance(one, dict):
+            raise InvalidInput(f"'shorter' must map lengths to tables, got {length!r}")
+        tables[int(length)] = latency.LatencyTable(**_fields(one))
+    return tables
 
 
 def _fields(document: Mapping[str, Any]) -> dict[str, Any]:

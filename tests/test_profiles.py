@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +178,25 @@ def test_another_number_of_threads_is_refused_unless_allowed() -> None:
     check_table(table, FakeModel(threads=2))
     check_table(table, FakeModel())
     check_table(LatencyTable("m", ("a", "b"), *times), FakeModel(threads=4))
+
+
+def test_tables_of_other_lengths_are_kept(tmp_path: Path) -> None:
+    """A padded model's table holds one per shorter length, also in its file."""
+    both = replace(TABLE, shorter={16: replace(TABLE, median_ns=((1, 2), (3, 4)))})
+    both.save(tmp_path / "t.json")
+    loaded = LatencyTable.load(tmp_path / "t.json")
+    assert dict(loaded.shorter) == {16: latency.LatencyTable(**_plain(both.shorter[16]))}
+    assert loaded.at(16).median_ns == ((1, 2), (3, 4))
+    assert replace(loaded, shorter={}) == TABLE
+
+
+def _plain(table: latency.LatencyTable) -> dict[str, Any]:
+    return {one.name: getattr(table, one.name) for one in fields(table)}
+
+
+@pytest.mark.parametrize("shorter", [{"a": {}}, {"0": {}}, {"16": []}, [], {"16": {"model": "m"}}])
+def test_damaged_tables_of_other_lengths_are_refused(shorter: Any, tmp_path: Path) -> None:
+    """The error names the file."""
+    path = damaged(tmp_path / "t.json", {"shorter": shorter})
+    with pytest.raises(InvalidInput, match=r"latency table .*t\.json"):
+        LatencyTable.load(path)

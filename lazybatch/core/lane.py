@@ -43,6 +43,8 @@ class LaneSpec:
     ageing_ns: waiting this long raises a request by one priority level. late: "serve" runs rows whatever their
     deadlines; "drop" lets a waiting row go once it would miss its deadline even if it ran alone from then on.
     lengths: per loop of the graph, how many trips rows make whose requests do not say it; empty for None everywhere.
+    length: what rows are padded to, where they are: such a model has a lane per length. wider: models of the same nodes
+    in whose batches rows of this one may ride: its lanes of greater lengths.
 
     Raises `InvalidInput` for options that contradict each other, `TableMismatch` for a table with other nodes.
     """
@@ -58,6 +60,8 @@ class LaneSpec:
     ageing_ns: int | None = None
     late: Literal["serve", "drop"] = "serve"
     lengths: tuple[LengthGuess | None, ...] = ()
+    length: int | None = None
+    wider: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         model = self.graph.model

@@ -39,6 +39,8 @@ class LatencyTable:
     model: the model's name; nodes: its node names in order; batch_sizes: profiled sizes, increasing, starting at 1.
     median_ns, high_ns: one tuple per node, one entry per profiled size.
     provenance: model fingerprint, hardware, versions, threads, date: whatever the profiler recorded, as JSON values.
+    shorter: for a model whose rows are padded to one of several lengths, the tables of the same nodes at the others;
+    this one is that of the longest.
 
     Raises `InvalidInput`, naming the node and the size, for holes, non-positive times or sizes out of order.
     """
@@ -49,6 +51,7 @@ class LatencyTable:
     median_ns: tuple[tuple[int, ...], ...]
     high_ns: tuple[tuple[int, ...], ...]
     provenance: Mapping[str, object] = field(default_factory=dict)
+    shorter: Mapping[int, LatencyTable] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sizes = self.batch_sizes
@@ -75,6 +78,13 @@ class LatencyTable:
                             f"latency table of {self.model!r}: node {name!r} at batch {rows}: "
                             f"{kind} time {time_ns!r} is not a positive whole number of nanoseconds"
                         )
+        for length, one in self.shorter.items():
+            if one.nodes != self.nodes or one.shorter:
+                raise InvalidInput(f"latency table of {self.model!r}: that of length {length} is not of the same nodes")
+
+    def at(self, length: int | None) -> LatencyTable:
+        """The table for rows padded to this length; that of the longest, which nothing exceeds, where it has none."""
+        return self if length is None else self.shorter.get(length, self)
 
     def dense_ns(self, rows_max: int, *, high: bool = False) -> tuple[tuple[int, ...], ...]:
         """Per node, the time of 0..rows_max rows (index = rows; index 0 is 0)."""

@@ -11,7 +11,7 @@ the active sub-batch simply goes on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -88,6 +88,8 @@ class Scheduler:
                 what = "loops" if spec.graph.loops else f"{len(spec.graph)} nodes"
                 raise InvalidInput(f"model {spec.graph.model!r} has {what}: one processor only")
             self._by_model[spec.graph.model] = Lane(spec, whole=getattr(policy, "whole_batches", False))
+        for spec in lanes:
+            _check_wider(spec, self._by_model)
         self.lanes: tuple[Lane, ...] = tuple(self._by_model.values())
         self.stack: list[SubBatch] = []
         self.draining = False
@@ -235,12 +237,28 @@ class Scheduler:
                 and 1 <= choice.rows <= room
                 and 0 <= choice.skip < len(lane.queue)
                 and (choice.skip == 0 or len(lane.queue.peek(now, 1, skip=choice.skip)) > 0)
+                and (not choice.riders or self._may_ride(choice, room, now))
             )
         if type(choice) is not Wait or self.active is not None:
             return False
         if choice.until_ns is None:  # for news: there must be some to come
             return self._running > 0 or not self.draining
         return choice.until_ns > now
+
+    def _may_ride(self, choice: Start, room: int, now: int) -> bool:
+        """Whether rows of other lanes can be taken along into a batch that can start."""
+        batch = choice.lane.queue.peek(now, choice.rows, choice.size_budget, choice.skip)
+        models = [model for model, _ in choice.riders]
+        if len(batch) + sum(rows for _, rows in choice.riders) > room or len(set(models)) < len(models):
+            return False
+        for model, rows in choice.riders:
+            other = self._by_model.get(model)
+            if other is None or choice.lane.model not in other.spec.wider:
+                return False
+            riding = other.queue.peek(now, rows)
+            if rows < 1 or len(riding) < rows or riding[0].signature != batch[0].signature:
+                return False
+        return True
 
     def next_wakeup(self) -> int | None:
         """When `schedule` should be called again at the latest, after it returned None; None: only on news."""
@@ -325,8 +343,9 @@ class Scheduler:
         merges = self._merge(lane)
         if self._isolate and task.rows > 1:
             for request in requests:
-                lane.queue.requeue_alone(request)
-                self._located[request.id] = (lane, None)
+                home = self._by_model[request.model]  # another than the batch's, for a row that rode along
+                home.queue.requeue_alone(request)
+                self._located[request.id] = (home, None)
             self._waiting += len(requests)
             return Failure((), tuple(request.id for request in requests), evicted, merges)
         failed = tuple(request.id for request in requests)
@@ -338,6 +357,8 @@ class Scheduler:
     def _start(self, choice: Start, active: SubBatch | None, now: int) -> Task:
         lane = choice.lane
         requests = lane.queue.take(now, choice.rows, choice.size_budget, choice.skip)
+        for model, rows in choice.riders:
+            requests += self._by_model[model].queue.take(now, rows)
         self._waiting -= len(requests)
         entry = self._open(lane, requests, 0, now)
         opened = entry.ids()
@@ -477,3 +498,15 @@ class Scheduler:
         left = counts.finished + counts.failed + counts.cancelled + counts.rejected + counts.dropped
         if counts.added != left + len(self._located):
             raise InvariantError(f"scheduler: {counts} with {len(self._located)} requests inside")
+
+
+def _check_wider(spec: LaneSpec, lanes: Mapping[str, Lane]) -> None:
+    """Raise `InvalidInput` where rows of a lane may ride in batches of what is not the same chain."""
+    for model in spec.wider:
+        other = lanes.get(model)
+        if other is None or model == spec.graph.model:
+            raise InvalidInput(f"rows of model {spec.graph.model!r} may ride with {model!r}, which is no other model")
+        if other.spec.graph.nodes != spec.graph.nodes or spec.graph.loops or other.loops:
+            raise InvalidInput(
+                f"rows of model {spec.graph.model!r} may ride with {model!r}, whose nodes are not the same chain"
+            )

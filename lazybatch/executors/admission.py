@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Row
 from lazybatch.partition.pieces import Boundary, Kind, Partition
+
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 def admit_row(partition: Partition, inputs: Any, weights: Collection[str] = ()) -> Row:
@@ -39,19 +42,29 @@ def admit_row(partition: Partition, inputs: Any, weights: Collection[str] = ()) 
         )
     _check_names(partition, inputs, weights)
     values: dict[str, Any] = {}
-    signature: list[Hashable] = []
     size: int | None = None
     for name in partition.inputs:
         boundary = partition.boundaries[name]
-        array = values[name] = _array(boundary, inputs[name])
+        array = values[name] = as_array(boundary, inputs[name])
         expected = row_dims(boundary)
-        _check_shape(boundary, array, expected)
-        signature.append(array.shape)
-        if boundary.kind is not Kind.ROWS:
-            signature.append(_digest(array))
-        elif size is None and expected is not None:
+        check_shape(boundary, array, expected)
+        if boundary.kind is Kind.ROWS and size is None and expected is not None:
             size = next((have for have, want in zip(array.shape, expected, strict=True) if want is None), None)
-    return Row(values, tuple(signature), size=1 if size is None else size)
+    return Row(values, signature_of(partition, values), size=1 if size is None else size)
+
+
+def signature_of(partition: Partition, values: Mapping[str, Any], free: Mapping[str, int] = _NOTHING) -> Hashable:
+    """What must be equal for rows to share a sub-batch: shapes, and the bytes of inputs that all of it share.
+
+    free: inputs one axis of which may differ, with that axis.
+    """
+    signature: list[Hashable] = []
+    for name in partition.inputs:
+        shape, axis = values[name].shape, free.get(name)
+        signature.append(shape if axis is None else (*shape[:axis], *shape[axis + 1 :]))
+        if partition.boundaries[name].kind is not Kind.ROWS:
+            signature.append(digest_of(values[name]))
+    return tuple(signature)
 
 
 def row_dims(boundary: Boundary) -> tuple[int | None, ...] | None:
@@ -78,7 +91,7 @@ def _check_names(partition: Partition, inputs: Mapping[Any, Any], weights: Colle
         raise InvalidInput(f"unknown input {unknown[0]!r}: {takes}")
 
 
-def _array(boundary: Boundary, value: Any) -> NDArray[Any]:
+def as_array(boundary: Boundary, value: Any) -> NDArray[Any]:
     """The value as an array of its own, of the expected dtype."""
     if boundary.dtype == "object":
         return _strings(boundary, value)
@@ -131,7 +144,7 @@ def _strings(boundary: Boundary, value: Any) -> NDArray[Any]:
     return array
 
 
-def _check_shape(boundary: Boundary, array: NDArray[Any], expected: tuple[int | None, ...] | None) -> None:
+def check_shape(boundary: Boundary, array: NDArray[Any], expected: tuple[int | None, ...] | None) -> None:
     if expected is None:
         return
     fits = len(expected) == array.ndim and all(
@@ -152,7 +165,7 @@ def _check_shape(boundary: Boundary, array: NDArray[Any], expected: tuple[int | 
     raise InvalidInput(f"input {boundary.name!r} has shape {list(array.shape)}, expected {shown}{hint}")
 
 
-def _digest(array: NDArray[Any]) -> bytes:
+def digest_of(array: NDArray[Any]) -> bytes:
     """A fingerprint of the content."""
     if array.dtype == object:
         return hashlib.blake2b(repr(array.tolist()).encode(), digest_size=16).digest()

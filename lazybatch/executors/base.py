@@ -29,7 +29,8 @@ from lazybatch.core.graph import NodeGraph
 class Row:
     """One admitted row, checked and copied, in the form its executor wants.
 
-    signature: rows join only when equal. size: length or tokens, for budgets and buckets.
+    signature: rows join only when equal. size: length or tokens, for budgets and buckets. length: what it was padded
+    to, where its model pads rows; those of several lengths may be given to `Executor.open` if signatures are equal.
     trips: per loop of the model's graph, the iterations this row makes where that is known beforehand, else None; they
     lie within the loop's maximum. Empty: None for every loop.
     """
@@ -38,6 +39,7 @@ class Row:
     signature: Hashable = None
     size: int = 1
     trips: tuple[int | None, ...] = ()
+    length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

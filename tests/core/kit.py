@@ -172,7 +172,8 @@ class Ledger:
 
     def _check_mates(self, lane: Lane, ids: dict[int, int]) -> None:
         assert len({self.requests[request_id].signature for request_id in ids}) == 1, "a signature never mixes"
-        assert {self.requests[request_id].model for request_id in ids} == {lane.model}
+        for model in {self.requests[request_id].model for request_id in ids} - {lane.model}:
+            assert lane.model in self.scheduler.lane_of(model).spec.wider, "only rows of narrower lanes ride along"
         assert len(ids) == 1 or not (self.alone & set(ids)), "a row that is retried runs without mates"
 
     def _evict(self, task: Task, evicted: tuple[int, ...]) -> dict[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,3 +112,15 @@ def test_bad_tables_are_refused_by_node_and_size(changes: dict[str, Any], messag
     }
     with pytest.raises(InvalidInput, match=message):
         LatencyTable(**(fields | changes))
+
+
+def test_tables_of_shorter_rows_are_of_the_same_nodes() -> None:
+    """A padded model's table holds those of its other lengths; a length without one is reckoned as the longest."""
+    long, short = table((100, 160), (50, 60)), table((10, 16), (5, 6))
+    both = replace(long, shorter={16: short})
+    assert both.at(16) is short
+    assert both.at(None) is both.at(64) is both
+    with pytest.raises(InvalidInput, match="that of length 16 is not of the same nodes"):
+        replace(long, shorter={16: table((1, 2))})
+    with pytest.raises(InvalidInput, match="that of length 16 is not of the same nodes"):
+        replace(long, shorter={16: both})

@@ -21,6 +21,8 @@ class Start(NamedTuple):
     rows: at least 1, at most what the lane still has room for. size_budget: cap on the sum of their sizes.
     skip: rows at the front of the queue, of the signature that is taken, to pass over; they stay where they are, and
     under "drop" they fail once they are hopeless. At least one row must be left behind them.
+    riders: rows of other lanes to take along, from the front of their queues: (model, rows) of each. Only where those
+    lanes say that they may (`LaneSpec.wider`), and the rows are of the same signature.
     """
 
     lane: Lane
@@ -29,6 +31,7 @@ class Start(NamedTuple):
     size_budget: int | None = None
     comparison: Comparison | None = None
     skip: int = 0
+    riders: tuple[tuple[str, int], ...] = ()
 
 
 class Stay(NamedTuple):
