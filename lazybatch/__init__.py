@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         TableMismatch,
     )
     from lazybatch.executors.callable import CallableModel
+    from lazybatch.executors.pad import Pad
     from lazybatch.explanation import Explanation
     from lazybatch.lengths import Lengths, load_lengths
     from lazybatch.loading import load
@@ -58,6 +59,7 @@ _HOMES = {
         "TableMismatch",
     ),
     "lazybatch.executors.callable": ("CallableModel",),
+    "lazybatch.executors.pad": ("Pad",),
     "lazybatch.explanation": ("Explanation",),
     "lazybatch.lengths": ("Lengths", "load_lengths"),
     "lazybatch.loading": ("load",),
@@ -89,6 +91,7 @@ __all__ = [
     "ModelError",
     "Observer",
     "Overloaded",
+    "Pad",
     "Program",
     "Repeat",
     "SelfWait",

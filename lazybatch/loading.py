@@ -10,13 +10,16 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.executors.base import Model
 from lazybatch.executors.callable import CallableModel
+from lazybatch.executors.pad import Pad
+from lazybatch.executors.padded import PaddedModel, Whole
+from lazybatch.executors.partitioned import PartitionedModel
 from lazybatch.partition.cache import cache_key, cached_partition, temporary_partition
 from lazybatch.partition.manifest import load_partition
 from lazybatch.partition.pieces import Partition
@@ -42,6 +45,7 @@ def load(
     providers: str | Sequence[str] | None = None,
     device: Any = None,
     cache: bool = True,
+    pad: Pad | None = None,
 ) -> Model:
     """A model ready to be served, from an ONNX file, a torch module, a partition directory, a callable list -> list, or
     a program of stages (`lazybatch.Program`, its ``program.json``, or the directory that holds one).
@@ -61,6 +65,19 @@ def load(
 
     Raises `ModelError` saying which part of the model is the culprit, `InvalidInput` for impossible options.
     """
+    if pad is not None:
+        whole = load(
+            source,
+            preempt_within=preempt_within,
+            batch_axes=batch_axes,
+            example_inputs=example_inputs,
+            tolerance=tolerance,
+            threads=threads,
+            providers=providers,
+            device=device,
+            cache=cache,
+        )
+        return _padded(whole, pad)
     cutting = {
         "preempt_within": preempt_within,
         "batch_axes": batch_axes,
@@ -123,6 +140,15 @@ def _accepted(model: Model, require_joinable: bool) -> Model:
     if require_joinable and model.reason is not None:
         raise ModelError(f"model {model.name!r}: rows cannot share a batch: {model.reason}")
     return model
+
+
+def _padded(model: Model, pad: Any) -> Model:
+    """The model behind a padding rule that has been tried."""
+    if not isinstance(pad, Pad):
+        raise InvalidInput(f"pad must be a lazybatch.Pad, got {pad!r}")
+    if not isinstance(model, PartitionedModel):
+        raise InvalidInput(f"model {model.name!r} is not a single network: it cannot be padded as one")
+    return PaddedModel(cast(Whole, model), pad)
 
 
 def _is_torch(source: Any) -> bool:
