@@ -11,7 +11,7 @@ from typing import Any
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lengths import LengthGuess
 from lazybatch.errors import InvalidInput
-from lazybatch.lengths import ANY
+from lazybatch.lengths import guesses_for
 
 Lengths = tuple[LengthGuess | None, ...]
 
@@ -42,12 +42,7 @@ def _of_model(model: str, graph: NodeGraph, given: Any) -> Lengths:
     if isinstance(given, LengthGuess):
         given = [given]
     if isinstance(given, Mapping):
-        unknown = [name for name in given if name not in (*names, ANY)]
-        if unknown:
-            raise InvalidInput(
-                f"lengths of model {model!r} name the unknown loop {unknown[0]!r}; known are {', '.join(names)}"
-            )
-        given = [given.get(name, given.get(ANY)) for name in names]
+        given = guesses_for(graph, given)
     if not isinstance(given, Sequence) or len(given) != len(names):
         raise InvalidInput(
             f"lengths of model {model!r} must hold one LengthGuess for each of its loops {', '.join(names)}, "
