@@ -1,0 +1,237 @@
+"""Letters to phonemes: the trained encoder and decoder of the package g2p-en, as a program of two loops.
+
+Owns: reading the package's weights, the two bodies as ONNX, the program, and a plain evaluation in NumPy.
+Must not know: how programs are served.
+
+The network: letters are embedded and read by a GRU, one per iteration; the state after the end-of-word letter starts a
+second GRU, which is given its own last phoneme (at first the start symbol) and puts out the likeliest next one, until
+that is the end symbol. Weights and the numbering of letters and phonemes are the package's (Park and Kim, Apache 2.0).
+
+    letters (N,) int64 -> encoder, a loop over letters -> decoder, a loop until the end symbol -> phonemes (M,) int64
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphs.packages import packaged
+
+REQUIREMENT = "g2p-en==2.1.0"
+NAME = "g2p"
+WIDTH = 256
+STEPS_MAX = 20
+"""Phonemes of a word at most: the package stops there, and so does the program, which marks the row as truncated."""
+
+LETTER_UNKNOWN, LETTER_END = 1, 2
+START, END = 2, 3
+_ARPABET = """
+    <pad> <unk> <s> </s>
+    AA0 AA1 AA2 AE0 AE1 AE2 AH0 AH1 AH2 AO0 AO1 AO2 AW0 AW1 AW2 AY0 AY1 AY2 B CH D DH EH0 EH1 EH2 ER0 ER1 ER2
+    EY0 EY1 EY2 F G HH IH0 IH1 IH2 IY0 IY1 IY2 JH K L M N NG OW0 OW1 OW2 OY0 OY1 OY2 P R S SH T TH
+    UH0 UH1 UH2 UW UW0 UW1 UW2 V W Y Z ZH
+"""
+PHONEMES = tuple(_ARPABET.split())
+"""ARPAbet with stress, by the number the network gives it."""
+
+OPSET = 18
+Array = NDArray[Any]
+
+
+def letters(word: str) -> Array:
+    """A word as the program's input: (letters + 1,) int64, small letters from 3 on, then the end of the word."""
+    numbers = [ord(one) - ord("a") + 3 if "a" <= one <= "z" else LETTER_UNKNOWN for one in word.lower()]
+    return np.array([*numbers, LETTER_END], np.int64)
+
+
+def spelled(phonemes: Sequence[int] | Array) -> list[str]:
+    """What the program answers, as ARPAbet: up to the end symbol, which is missing where the word was cut off."""
+    found = [PHONEMES[int(one)] for one in phonemes]
+    return found[: found.index(PHONEMES[END])] if PHONEMES[END] in found else found
+
+
+@dataclass(frozen=True)
+class Gru:
+    """A gated recurrent unit with its embedding. Gates stand in the order reset, update, new.
+
+    embedding: (symbols, 64). input_weights, state_weights: (3 x 256, 256), twice. Biases: (3 x 256,). float32.
+    """
+
+    embedding: Array
+    input_weights: Array
+    state_weights: Array
+    input_bias: Array
+    state_bias: Array
+
+    def step(self, symbol: int, state: Array) -> Array:
+        """The state (256,) after one more symbol."""
+        given = self.input_weights @ self.embedding[symbol] + self.input_bias
+        kept = self.state_weights @ state + self.state_bias
+        reset, update = (
+            1 / (1 + np.exp(-(given[gate] + kept[gate]))) for gate in (slice(0, WIDTH), slice(WIDTH, 2 * WIDTH))
+        )
+        new = np.tanh(given[2 * WIDTH :] + reset * kept[2 * WIDTH :])
+        mixed: Array = (1 - update) * new + update * state
+        return mixed
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All of the network. output_weights: (74, 256), output_bias: (74,)."""
+
+    encoder: Gru
+    decoder: Gru
+    output_weights: Array
+    output_bias: Array
+
+    @classmethod
+    def read(cls) -> Weights:
+        """From the installed package. Raises `BuildError` where it is missing."""
+        with np.load(packaged("g2p_en", "checkpoint20.npz", REQUIREMENT), allow_pickle=False) as data:
+            parts = ("emb", "w_ih", "w_hh", "b_ih", "b_hh")
+            encoder, decoder = (Gru(*(data[f"{side}_{part}"] for part in parts)) for side in ("enc", "dec"))
+            return cls(encoder, decoder, data["fc_w"], data["fc_b"])
+
+    def scores(self, given: Array) -> Iterator[Array]:
+        """Plain evaluation of one word: the scores of all phonemes (74,), step by step to the end or the maximum."""
+        state = np.zeros(WIDTH, np.float32)
+        for letter in given:
+            state = self.encoder.step(int(letter), state)
+        phoneme = START
+        for _ in range(STEPS_MAX):
+            state = self.decoder.step(phoneme, state)
+            scores = self.output_weights @ state + self.output_bias
+            yield scores
+            phoneme = int(scores.argmax())
+            if phoneme == END:
+                return
+
+    def phonemes(self, given: Array) -> Array:
+        """Plain evaluation of one word: (phonemes,) int64, the end symbol included where it came."""
+        return np.array([scores.argmax() for scores in self.scores(given)], np.int64)
+
+
+def export(directory: Path) -> Path:
+    """Write the program into ``directory``/g2p and return its ``program.json``. Raises `BuildError`, `OSError`."""
+    import onnx
+
+    weights = Weights.read()
+    folder = directory / NAME
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, model in (("encoder", _encoder(weights)), ("decoder", _decoder(weights))):
+        onnx.checker.check_model(model, full_check=True)
+        onnx.save(model, str(folder / f"{name}.onnx"))
+    path = folder / "program.json"
+    path.write_text(json.dumps(PROGRAM, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+PROGRAM = {
+    "program": 1,
+    "name": NAME,
+    "stages": [
+        {
+            "name": "encoder",
+            "model": "encoder.onnx",
+            "loop": {"carry": {"h": {"from": "h_next", "start": 0}}, "each": {"letter": "letters"}},
+        },
+        {
+            "name": "decoder",
+            "model": "decoder.onnx",
+            "loop": {
+                "carry": {
+                    "h": {"from": "h_next", "start": "encoder.h"},
+                    "phoneme": {"from": "phoneme_next", "start": START},
+                },
+                "done": "finished",
+                "trips_max": STEPS_MAX,
+                "collect": ["phoneme_next"],
+            },
+        },
+    ],
+    "outputs": {"phonemes": "decoder.phoneme_next"},
+}
+
+
+def _encoder(weights: Weights) -> Any:
+    from onnx import TensorProto, helper
+
+    nodes, constants = _gru(weights.encoder, "letter")
+    letter = helper.make_tensor_value_info("letter", TensorProto.INT64, ["batch"])
+    return _model("encoder", nodes, constants, [letter, _state("h")], [_state("h_next")])
+
+
+def _decoder(weights: Weights) -> Any:
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes, constants = _gru(weights.decoder, "phoneme")
+    constants += [
+        numpy_helper.from_array(weights.output_weights, "output_weights"),
+        numpy_helper.from_array(weights.output_bias, "output_bias"),
+        numpy_helper.from_array(np.array(END, np.int64), "end"),
+    ]
+    nodes += [
+        helper.make_node("Gemm", ["h_next", "output_weights", "output_bias"], ["scores"], transB=1),
+        helper.make_node("ArgMax", ["scores"], ["phoneme_next"], axis=1, keepdims=0),
+        helper.make_node("Equal", ["phoneme_next", "end"], ["finished"]),
+    ]
+    phoneme, following = (
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch"]) for name in ("phoneme", "phoneme_next")
+    )
+    finished = helper.make_tensor_value_info("finished", TensorProto.BOOL, ["batch"])
+    return _model("decoder", nodes, constants, [phoneme, _state("h")], [_state("h_next"), following, finished])
+
+
+def _state(name: str) -> Any:
+    from onnx import TensorProto, helper
+
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", WIDTH])
+
+
+def _gru(gru: Gru, symbol: str) -> tuple[list[Any], list[Any]]:
+    """Nodes and constants of one step: ``symbol`` (batch,) and ``h`` (batch, 256) to ``h_next``."""
+    from onnx import helper, numpy_helper
+
+    constants = [
+        numpy_helper.from_array(array, name)
+        for name, array in (
+            ("embedding", gru.embedding),
+            ("input_weights", gru.input_weights),
+            ("state_weights", gru.state_weights),
+            ("input_bias", gru.input_bias),
+            ("state_bias", gru.state_bias),
+            ("gates", np.array([2 * WIDTH, WIDTH], np.int64)),
+            ("one", np.array(1, np.float32)),
+        )
+    ]
+    nodes = [
+        helper.make_node("Gather", ["embedding", symbol], ["embedded"]),
+        helper.make_node("Gemm", ["embedded", "input_weights", "input_bias"], ["given"], transB=1),
+        helper.make_node("Gemm", ["h", "state_weights", "state_bias"], ["kept"], transB=1),
+        helper.make_node("Split", ["given", "gates"], ["given_gates", "given_new"], axis=1),
+        helper.make_node("Split", ["kept", "gates"], ["kept_gates", "kept_new"], axis=1),
+        helper.make_node("Add", ["given_gates", "kept_gates"], ["gate_sums"]),
+        helper.make_node("Sigmoid", ["gate_sums"], ["opened"]),
+        helper.make_node("Split", ["opened"], ["reset", "update"], axis=1, num_outputs=2),
+        helper.make_node("Mul", ["reset", "kept_new"], ["kept_part"]),
+        helper.make_node("Add", ["given_new", "kept_part"], ["new_sum"]),
+        helper.make_node("Tanh", ["new_sum"], ["new"]),
+        helper.make_node("Sub", ["one", "update"], ["renewed"]),
+        helper.make_node("Mul", ["renewed", "new"], ["from_new"]),
+        helper.make_node("Mul", ["update", "h"], ["from_old"]),
+        helper.make_node("Add", ["from_new", "from_old"], ["h_next"]),
+    ]
+    return nodes, constants
+
+
+def _model(name: str, nodes: list[Any], constants: list[Any], inputs: list[Any], outputs: list[Any]) -> Any:
+    from onnx import helper
+
+    graph = helper.make_graph(nodes, name, inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
