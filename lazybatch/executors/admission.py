@@ -145,6 +145,7 @@ def _strings(boundary: Boundary, value: Any) -> NDArray[Any]:
 
 
 def check_shape(boundary: Boundary, array: NDArray[Any], expected: tuple[int | None, ...] | None) -> None:
+    """Refuse an array of another shape; None: any, as a whole or per dimension. Raises `InvalidInput`."""
     if expected is None:
         return
     fits = len(expected) == array.ndim and all(

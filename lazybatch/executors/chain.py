@@ -2,28 +2,41 @@
 
 Owns: `ChainExecutor`: which sub-batch stands at which node, and the order of calls that `Executor` promises.
 Must not know: any runtime, memory, the scheduler, time.
+
+Where rows go round (`Cycle`), a sub-batch behind the last node goes `again`; who makes how many iterations is its
+owner's affair (`LoopStage`), whose `Tally` follows the rows wherever they move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
+from numpy.typing import NDArray
+
 from lazybatch.errors import InvalidInput, InvariantError
-from lazybatch.executors.base import Row
+from lazybatch.executors.base import MemoryPlan, Row
+from lazybatch.executors.cycle import Cycle, Growth
 from lazybatch.executors.rows import survivors
+from lazybatch.executors.tally import Tally
 from lazybatch.partition.pieces import Partition
 
+_AT_ONCE = nullcontext()
 _REHEARSAL = -1
 """Sub-batch and request of a planning run; schedulers count from 0."""
 
 
 class Moving(Protocol):
-    """Rows that move together. rows: executed rows, padding included; the requests' rows come first."""
+    """Rows that move together. rows: executed rows, padding included; the requests' rows come first.
+
+    tally: how far each is, where they go round; else None.
+    """
 
     requests: list[int]
     rows: int
     cursor: int
+    tally: Tally | None
 
     @property
     def signature(self) -> Hashable:
@@ -41,8 +54,11 @@ class Store(Protocol[StateT]):
     def begin(self, requests: Mapping[int, Row], rows: int) -> StateT:
         """A new sub-batch with its inputs gathered; ``rows`` beyond the requests repeat the last one."""
 
-    def append(self, large: StateT, small: StateT, total: int) -> None:
-        """Put the rows of ``small`` behind those of ``large``, which then executes ``total`` rows."""
+    def append(self, large: StateT, small: StateT, total: int, without: Collection[str] = ()) -> None:
+        """Put the rows of ``small`` behind those of ``large``, which then executes ``total`` rows.
+
+        without: tensors whose content in ``small`` nobody needs.
+        """
 
     def keep(self, state: StateT, order: Sequence[int]) -> None:
         """Keep these rows, in this order."""
@@ -57,6 +73,27 @@ class Store(Protocol[StateT]):
         """Free everything."""
 
 
+class LoopStore(Store[StateT], Protocol):
+    """A store of rows that go round: see `RowStore` for what each call promises."""
+
+    def again(self, state: StateT) -> None:
+        """Behind the last node: what is carried is now the first node's input."""
+
+    def feed(self, state: StateT, name: str, values: NDArray[Any]) -> None:
+        """Write an input of all requests' rows, one per entry of the first axis."""
+
+    def peek(self, state: StateT, name: str, like: str | None = None) -> NDArray[Any]:
+        """A tensor with the requests' rows on the first axis, to be read before anything else happens."""
+
+    def blank(self, state: StateT, name: str, rows: NDArray[Any]) -> None:
+        """Fill these rows (flags) of an input that grows with zeros."""
+
+    def extend(
+        self, state: StateT, name: str, growth: Growth, rows: NDArray[Any] | None, positions: NDArray[Any]
+    ) -> None:
+        """Write the slice of each of these rows (indexes; None: all) at its own position, in place."""
+
+
 def rows_capacity(partition: Partition, max_batch_size: int) -> int:
     """Rows of the largest sub-batch. Raises `InvalidInput` for a ``max_batch_size`` below 1."""
     if isinstance(max_batch_size, bool) or not isinstance(max_batch_size, int) or max_batch_size < 1:
@@ -65,15 +102,33 @@ def rows_capacity(partition: Partition, max_batch_size: int) -> int:
 
 
 class ChainExecutor(Generic[StateT]):
-    """An `Executor` but for how one node is run (`_advance`); see the module's text."""
+    """An `Executor` but for how one node is run (`_advance`); see the module's text.
 
-    def __init__(self, partition: Partition, store: Store[StateT]) -> None:
+    cycle: how rows go round, where they do; the store was made for the same.
+    """
+
+    def __init__(self, partition: Partition, store: Store[StateT], cycle: Cycle | None = None) -> None:
         self._partition = partition
         self._store = store
+        self._grown = frozenset() if cycle is None else frozenset(cycle.grown)
         self._live: dict[int, StateT] = {}
 
     def _advance(self, state: StateT, node: int) -> None:
         """Run one node on all rows. Raises `ExecutionError` naming the node."""
+        raise NotImplementedError
+
+    def ordered(self) -> AbstractContextManager[Any]:
+        """What is asked of the store inside happens in the order in which nodes run."""
+        return _AT_ONCE
+
+    def prepare(self, row: Row) -> None:
+        """Have memory for the maximum batch of rows of this signature, which ran before, really there."""
+
+    def watch(self, on: bool) -> None:
+        """Whether to note, from now on, how much memory rows take; for where it is not known beforehand."""
+
+    def memory(self) -> MemoryPlan:
+        """What is planned so far."""
         raise NotImplementedError
 
     def open(self, sub_batch: int, rows: Mapping[int, Row], padded_rows: int) -> None:
@@ -100,8 +155,11 @@ class ChainExecutor(Generic[StateT]):
         large, small = (other, one) if len(other.requests) > len(one.requests) else (one, other)
         total = len(large.requests) + len(small.requests)
         self._check_room(target, total)
-        self._store.append(large, small, total)
+        fresh = small.tally is not None and small.tally.all_fresh  # what grows is filled with zeros before they run
+        self._store.append(large, small, total, self._grown if fresh else ())
         large.requests.extend(small.requests)
+        if large.tally is not None and small.tally is not None:
+            large.tally.append(small.tally)
         del self._live[source]
         self._live[target] = large
         self._store.end(small)
@@ -109,25 +167,53 @@ class ChainExecutor(Generic[StateT]):
     def evict(self, sub_batch: int, requests: Collection[int]) -> None:
         """Remove rows; the last rows move into the holes."""
         state = self._live[sub_batch]
-        gone = [row for row, request in enumerate(state.requests) if request in set(requests)]
-        if len(gone) != len(set(requests)) or len(gone) == len(state.requests):
+        wanted = set(requests)
+        gone = [row for row, request in enumerate(state.requests) if request in wanted]
+        if len(gone) != len(wanted) or len(gone) == len(state.requests):
             raise InvariantError(f"sub-batch {sub_batch} does not hold more than the requests {sorted(requests)}")
         order = survivors(len(state.requests), gone)
         self._store.keep(state, order)
         state.requests = [state.requests[row] for row in order]
+        if state.tally is not None:
+            state.tally.keep(order)
 
     def close(self, sub_batch: int) -> dict[int, Any]:
         """Results by request: a dict of arrays of their own. See `Partition` for what has a batch axis."""
+        results = self.take(sub_batch, self._partition.outputs)
+        self.discard(sub_batch)
+        return dict(results)
+
+    def take(self, sub_batch: int, names: Iterable[str]) -> dict[int, dict[str, Any]]:
+        """After the last node: these outputs by request, as `close` gives them."""
         state = self._live[sub_batch]
         count = len(self._partition.pieces)
         if state.cursor != count:
             raise InvariantError(f"sub-batch {sub_batch} closed at node {state.cursor} of {count}")
         results: dict[int, dict[str, Any]] = {request: {} for request in state.requests}
-        for name in self._partition.outputs:
+        for name in names:
             for request, value in zip(state.requests, self._store.scatter(state, name), strict=True):
                 results[request][name] = value
-        self.discard(sub_batch)
-        return dict(results)
+        return results
+
+    def state(self, sub_batch: int) -> StateT:
+        """The rows of a sub-batch, for whoever leads them round."""
+        return self._live[sub_batch]
+
+    def find(self, sub_batch: int) -> StateT | None:
+        """The rows of a sub-batch; None where there is none of that number."""
+        return self._live.get(sub_batch)
+
+    @property
+    def store(self) -> LoopStore[StateT]:
+        """Where rows lie, for whoever leads them round."""
+        return self._store  # type: ignore[return-value]
+
+    def again(self, state: StateT) -> None:
+        """Behind the last node, back to the first: what is carried is its input there. Raises `ExecutionError`."""
+        if state.cursor != len(self._partition.pieces):
+            raise InvariantError(f"rows {state.requests} are not behind the last node, but at node {state.cursor}")
+        self.store.again(state)
+        state.cursor = 0
 
     def discard(self, sub_batch: int) -> None:
         """End a sub-batch without results, however far it got."""

@@ -20,6 +20,8 @@ from lazybatch.errors import ExecutionError
 from lazybatch.executors.slots import SlotPlan
 from lazybatch.partition.pieces import Boundary, Kind
 
+_NOTHING: Mapping[str, str] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -60,12 +62,21 @@ class Form:
 
 
 class Layout:
-    """The forms of one signature. ``slot_bytes``: what each slot must hold for ``capacity`` rows, as far as known."""
+    """The forms of one signature. ``slot_bytes``: what each slot must hold for ``capacity`` rows, as far as known.
 
-    __slots__ = ("_boundaries", "_plan", "capacity", "forms", "key", "signature", "slot_bytes")
+    becomes: output -> the input that it is in the next iteration, whose form it must have.
+    """
+
+    __slots__ = ("_becomes", "_boundaries", "_plan", "capacity", "forms", "key", "signature", "slot_bytes")
 
     def __init__(
-        self, key: int, signature: Hashable, boundaries: Mapping[str, Boundary], plan: SlotPlan, capacity: int
+        self,
+        key: int,
+        signature: Hashable,
+        boundaries: Mapping[str, Boundary],
+        plan: SlotPlan,
+        capacity: int,
+        becomes: Mapping[str, str] = _NOTHING,
     ) -> None:
         self.key = key
         self.signature = signature
@@ -74,15 +85,29 @@ class Layout:
         self.slot_bytes = [0] * plan.count
         self._boundaries = boundaries
         self._plan = plan
+        self._becomes = becomes
 
     def knows(self, names: Iterable[str]) -> bool:
         """Whether the forms of all these tensors have been learned."""
         return all(name in self.forms for name in names)
 
     def learn(self, name: str, shape: tuple[int, ...], rows: int) -> Form:
-        """Note what shape a tensor took with this number of rows."""
+        """Note what shape a tensor took with this number of rows.
+
+        Raises `ExecutionError` for a tensor that cannot be the state it is in the next iteration.
+        """
         form = Form.of(self._boundaries[name], shape, rows)
+        state = self._becomes.get(name)
+        if state is not None and form != self.forms.get(state, form):
+            raise ExecutionError(
+                f"state {state!r} is {_shown(self.forms[state])} per row, but {name!r}, which it is in the next "
+                f"iteration, is {_shown(form)}"
+            )
         self.forms[name] = form
         slot = self._plan.slot_of[name]
         self.slot_bytes[slot] = max(self.slot_bytes[slot], form.nbytes(self.capacity))
         return form
+
+
+def _shown(form: Form) -> str:
+    return f"{form.dtype.name} {list(form.dims)} (rows on axis {form.axis})"

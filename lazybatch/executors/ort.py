@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import MemoryPlan, Row
 from lazybatch.executors.chain import ChainExecutor, rows_capacity
+from lazybatch.executors.cycle import Cycle
 from lazybatch.executors.ort_piece import OrtPiece, Place, copy_out, shape_of
 from lazybatch.executors.resident import resident_bytes
-from lazybatch.executors.row_store import RowStore, Step, SubBatch
+from lazybatch.executors.row_store import RowStore
+from lazybatch.executors.sub_batch import Step, SubBatch
 from lazybatch.partition.pieces import Partition
 
 SETS_PLANNED = 2
@@ -29,7 +31,7 @@ class OrtExecutor(ChainExecutor[SubBatch]):
     """An `Executor` over the sessions of one partition; see the module's text.
 
     weights_bytes: of all nodes. loaded_bytes: what the process grew by when the sessions were opened, which is less
-    where weights are mapped from files and read only when they are first used.
+    where weights are mapped from files and read only when they are first used. cycle: how rows go round, if they do.
     Raises `InvalidInput` for a ``max_batch_size`` below 1.
     """
 
@@ -42,9 +44,10 @@ class OrtExecutor(ChainExecutor[SubBatch]):
         on_cpu: bool = True,
         weights_bytes: int = 0,
         loaded_bytes: int = 0,
+        cycle: Cycle | None = None,
     ) -> None:
-        store = RowStore(partition, rows_capacity(partition, max_batch_size), with_buffers=on_cpu)
-        super().__init__(partition, store)
+        store = RowStore(partition, rows_capacity(partition, max_batch_size), with_buffers=on_cpu, cycle=cycle)
+        super().__init__(partition, store, cycle)
         self.pieces = pieces
         self._store: RowStore = store
         self._bindable = [all(map(self._store.has_buffer, (*p.inputs, *p.outputs))) for p in partition.pieces]
@@ -61,14 +64,18 @@ class OrtExecutor(ChainExecutor[SubBatch]):
         """
         before = resident_bytes()
         self._rehearse(row, 1)
-        store = self._store
-        store.pool.prepare(SETS_PLANNED if store.capacity > 1 else 1, store.layout(row).slot_bytes)
+        self.prepare(row)
         for _ in range(2):
-            results = self._rehearse(row, store.capacity)
+            results = self._rehearse(row, self._store.capacity)
         self._grown_bytes += max(0, (resident_bytes() or 0) - (before or 0))
         del results  # callers hold theirs while the next batch runs
-        self._scratch_bytes = max(0, self._grown_bytes - self._weights_bytes - store.pool.nbytes)
+        self._scratch_bytes = max(0, self._grown_bytes - self._weights_bytes - self._store.pool.nbytes)
         return self.memory()
+
+    def prepare(self, row: Row) -> None:
+        """Have buffers for the maximum batch of rows of this signature, which ran before, really there."""
+        sets = SETS_PLANNED if self._store.capacity > 1 else 1
+        self._store.pool.prepare(sets, self._store.layout(row).slot_bytes)
 
     @property
     def buffer_sets(self) -> int:

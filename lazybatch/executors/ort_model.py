@@ -13,6 +13,7 @@ from typing import Any
 from lazybatch.errors import ExecutionError, InvalidInput, ModelError
 from lazybatch.executors.admission import admit_row
 from lazybatch.executors.base import Row
+from lazybatch.executors.cycle import Cycle
 from lazybatch.executors.ort import OrtExecutor
 from lazybatch.executors.ort_piece import OrtPiece, run_chain
 from lazybatch.executors.ort_session import CPU, CUDA, open_session, pool_threads, provider_names
@@ -73,18 +74,28 @@ class OrtModel(PartitionedModel):
 
         Where rows of other shapes come, buffers grow with the first of them; see `OrtExecutor.plan` to do it before.
         """
-        made = OrtExecutor(
+        made = self.chain(max_batch_size=max_batch_size)
+        # A model may refuse made-up rows (an index out of range, say); then memory is laid out as real rows come.
+        with suppress(InvalidInput, ExecutionError):
+            made.plan(self.admit(self.sample_row(0)))
+        return made
+
+    def chain(self, *, max_batch_size: int, cycle: Cycle | None = None) -> OrtExecutor:
+        """See `PartitionedModel.chain`."""
+        return OrtExecutor(
             self.partition,
             self.pieces,
             max_batch_size=max_batch_size,
             on_cpu=self._providers == [CPU],
             weights_bytes=sum(piece.weights_bytes for piece in self.partition.pieces),
             loaded_bytes=self._loaded_bytes,
+            cycle=cycle,
         )
-        # A model may refuse made-up rows (an index out of range, say); then memory is laid out as real rows come.
-        with suppress(InvalidInput, ExecutionError):
-            made.plan(self.admit(self.sample_row(0)))
-        return made
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What the process grew by when the sessions were opened."""
+        return self._loaded_bytes
 
     def whole_session(self) -> Any:
         """The optimised whole model as one session under the same settings, for comparisons. Raises `ModelError`."""

@@ -1,100 +1,95 @@
 """Where the rows of every sub-batch lie, and how they get in, out, together and apart.
 
-Owns: `SubBatch`, `Frame` and `RowStore`: buffers, shapes and row order; no tensor is moved anywhere else.
+Owns: `RowStore`: buffers, shapes and row order; no tensor is moved anywhere else.
 Must not know: sessions, nodes being run, the scheduler.
 
 A sub-batch holds one `BufferSet` from its first node to its last. Merging copies the rows of the smaller side behind
 those of the larger, evicting moves the last rows into the holes, and both touch only what is alive at that cursor.
 Tensors that are not plain memory of a known form (nothing proven, strings, on a device) are kept as values instead.
+
+Where rows go round (`Cycle`), a sub-batch stays in its set: carried inputs change places with the outputs they are
+next, which costs nothing, and only what is written afresh is written.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import Row
-from lazybatch.executors.buffers import BufferPool, BufferSet
+from lazybatch.executors.buffers import BufferPool
+from lazybatch.executors.cycle import Cycle, Growth
 from lazybatch.executors.layout import Layout
 from lazybatch.executors.ort_piece import ONNX_TYPES, to_python
-from lazybatch.executors.rows import gathered, handed_out, size_at, take_rows, with_axis
+from lazybatch.executors.rows import batched, by_first, gathered, handed_out, size_at, take_rows, with_axis
 from lazybatch.executors.slots import assign_slots
+from lazybatch.executors.sub_batch import Frame, SubBatch
 from lazybatch.partition.pieces import Boundary, Kind, Partition
 
-FRAMES_MAX = 256
-"""Prepared (signature, rows) combinations per buffer set; the least recently used go first."""
+FRAMES_MAX = 1024
+"""Prepared (signature, rows, turn) combinations per buffer set; the least recently used go first."""
 LAYOUTS_MAX = 4096
 """Signatures whose shapes are remembered."""
-
-Step = Callable[[], None]
-
-
-class Frame:
-    """All nodes bound to one buffer set for one layout and number of rows; a step is None until first needed."""
-
-    __slots__ = ("steps", "views")
-
-    def __init__(self, nodes: int) -> None:
-        self.steps: list[Step | None] = [None] * nodes
-        self.views: dict[str, NDArray[Any]] = {}
-
-
-class SubBatch:
-    """Rows that move together. rows: executed rows, padding included; the requests' rows come first."""
-
-    __slots__ = ("buffers", "cursor", "frame", "layout", "requests", "rows", "values")
-
-    def __init__(self, requests: list[int], rows: int, layout: Layout, buffers: BufferSet) -> None:
-        self.requests = requests
-        self.rows = rows
-        self.layout = layout
-        self.buffers = buffers
-        self.frame: Frame
-        self.values: dict[str, Any] = {}
-        self.cursor = 0
-
-    @property
-    def signature(self) -> Hashable:
-        """Rows of different signatures never join."""
-        return self.layout.signature
 
 
 class RowStore:
     """The memory behind all sub-batches of one model.
 
     capacity: rows that buffers are laid out for. with_buffers: whether tensors live in host memory at all.
+    cycle: how tensors go round, where rows run the model again and again.
     """
 
-    def __init__(self, partition: Partition, capacity: int, *, with_buffers: bool) -> None:
+    def __init__(self, partition: Partition, capacity: int, *, with_buffers: bool, cycle: Cycle | None = None) -> None:
         self.capacity = capacity
         self._partition = partition
+        carried = {} if cycle is None else dict(cycle.carried)
         held = {n for n, b in partition.boundaries.items() if with_buffers and _can_be_bound(b)}
         if not partition.joinable:  # whether an answer is one row was seen, not proved: it is not bound to that shape
-            held -= set(partition.outputs) - set(partition.inputs)
-        self.plan = assign_slots(partition, held)
+            held -= (set(partition.outputs) - set(partition.inputs)) | set(carried)
+        self.plan = assign_slots(partition, held, cycle)
         self.pool = BufferPool(self.plan.count)
         self._layouts: OrderedDict[Hashable, Layout] = OrderedDict()
         self._layouts_made = 0
+        self._becomes = {output: name for name, output in carried.items() if name != output and {name, output} <= held}
+        self._given = [name for name in partition.inputs if name in self.plan.moved[0]]
+        self._grown = frozenset() if cycle is None else frozenset(cycle.grown)
+        sources = list(carried.values())
+        others = [
+            (name, output)
+            for name, output in carried.items()
+            if name != output and name in self.plan.live[0] and name not in self.plan.swapped
+        ]
+        self._renamed = [
+            (name, output) for name, output in others if not {name, output} & held and sources.count(output) == 1
+        ]
+        self._copied = [pair for pair in others if pair not in self._renamed]
 
     def has_buffer(self, name: str) -> bool:
         """Whether this tensor lives in a buffer (and not as a value)."""
         return name in self.plan.slot_of
 
     def begin(self, requests: Mapping[int, Row], rows: int) -> SubBatch:
-        """A new sub-batch with its inputs gathered; ``rows`` beyond the requests repeat the last one."""
+        """A new sub-batch with its inputs gathered; ``rows`` beyond the requests repeat the last one.
+
+        Where rows go round, inputs written per iteration are not, and those that grow have any content: see `blank`.
+        """
         given = list(requests.values())
         layout = self.layout(given[0])
         state = SubBatch(list(requests), rows, layout, self.pool.take())
         try:
             state.buffers.reserve(layout.slot_bytes)
             self._reframe(state)
-            for name in self._partition.inputs:
-                if name in self.plan.live[0]:
+            for name in self._given:
+                if name not in self._grown:
                     self._gather(state, name, [row.values[name] for row in given])
+                elif not self.has_buffer(name):
+                    boundary = self._partition.boundaries[name]
+                    state.values[name] = batched(boundary, np.array(given[0].values[name])[np.newaxis], rows)
         except BaseException:
             self.end(state)
             raise
@@ -115,7 +110,9 @@ class RowStore:
         if layout is not None:
             self._layouts.move_to_end(row.signature)
             return layout
-        layout = Layout(self._layouts_made, row.signature, self._partition.boundaries, self.plan, self.capacity)
+        layout = Layout(
+            self._layouts_made, row.signature, self._partition.boundaries, self.plan, self.capacity, self._becomes
+        )
         self._layouts_made += 1
         for name in self._partition.inputs:
             if self.has_buffer(name):
@@ -127,12 +124,12 @@ class RowStore:
         return layout
 
     def _reframe(self, state: SubBatch) -> None:
-        """Find (or begin) the bindings for this sub-batch's present number of rows and addresses."""
+        """Find (or begin) the bindings for this sub-batch's present number of rows, turn and addresses."""
         buffers = state.buffers
         if buffers.attached is None or buffers.attached[0] != buffers.version:
             buffers.attached = (buffers.version, OrderedDict())
-        frames: OrderedDict[tuple[int, int], Frame] = buffers.attached[1]
-        key = (state.layout.key, state.rows)
+        frames: OrderedDict[tuple[int, int, int], Frame] = buffers.attached[1]
+        key = (state.layout.key, state.rows, state.turn)
         frame = frames.get(key)
         if frame is None:
             frame = frames[key] = Frame(len(self._partition.pieces))
@@ -142,22 +139,25 @@ class RowStore:
             frames.move_to_end(key)
         state.frame = frame
 
+    def _slots(self, state: SubBatch) -> Mapping[str, int]:
+        return self.plan.turned if state.turn else self.plan.slot_of
+
     def view(self, state: SubBatch, name: str) -> NDArray[Any]:
         """A bound tensor of a sub-batch, with all executed rows."""
         view = state.frame.views.get(name)
         if view is None:
             form = state.layout.forms[name]
-            view = state.buffers.view(self.plan.slot_of[name], form.dtype, form.shape(state.rows))
+            view = state.buffers.view(self._slots(state)[name], form.dtype, form.shape(state.rows))
             state.frame.views[name] = view
         return view
 
     def make_room(self, state: SubBatch, names: Sequence[str]) -> None:
         """Have room for these tensors at the planned number of rows (another may have learned their shapes)."""
         sizes = [0] * self.plan.count
+        slots = self._slots(state)
         for name in names:
             if self.has_buffer(name):
-                slot = self.plan.slot_of[name]
-                sizes[slot] = max(sizes[slot], state.layout.forms[name].nbytes(self.capacity))
+                sizes[slots[name]] = max(sizes[slots[name]], state.layout.forms[name].nbytes(self.capacity))
         if state.buffers.reserve(sizes):
             self._reframe(state)
 
@@ -165,15 +165,18 @@ class RowStore:
         """Store one input of all rows."""
         boundary = self._partition.boundaries[name]
         if boundary.kind is not Kind.ROWS or boundary.axis is None:
-            if self.has_buffer(name):
-                self.view(state, name)[...] = given[0]
-            else:
-                state.values[name] = given[0]
-            return
-        if self.has_buffer(name):
+            self._put(state, name, given[0])
+        elif self.has_buffer(name):
             gathered(boundary, given, state.rows, out=self.view(state, name))
         else:
             state.values[name] = gathered(boundary, given, state.rows)
+
+    def _put(self, state: SubBatch, name: str, value: Any) -> None:
+        """Store a tensor with all executed rows."""
+        if self.has_buffer(name):
+            self.view(state, name)[...] = value
+        else:
+            state.values[name] = value
 
     def scatter(self, state: SubBatch, name: str) -> list[Any]:
         """One output, per request."""
@@ -197,21 +200,27 @@ class RowStore:
         """A live tensor as an array (or list), wherever it lies."""
         return self.view(state, name) if name in self.plan.slot_of else to_python(state.values[name])
 
-    def append(self, large: SubBatch, small: SubBatch, total: int) -> None:
-        """Copy the rows of ``small`` behind those of ``large``, which then executes ``total`` rows."""
+    # -- rows that move --------------------------------------------------------------------------------------------
+
+    def append(self, large: SubBatch, small: SubBatch, total: int, without: Collection[str] = ()) -> None:
+        """Copy the rows of ``small`` behind those of ``large``, which then executes ``total`` rows.
+
+        without: tensors whose content in ``small`` nobody needs.
+        """
         have, more = len(large.requests), len(small.requests)
+        into, out_of = self._slots(large), self._slots(small)
         rebuilt: dict[str, Any] = {}
-        for name in self.plan.live[large.cursor]:
+        for name in self.plan.moved[large.cursor]:
             boundary = self._partition.boundaries[name]
             if boundary.kind is Kind.SIZE:
                 rebuilt[name] = size_at(boundary, self._array(large, name), large.rows, total)
             elif boundary.kind is not Kind.ROWS or boundary.axis is None:
                 continue
-            elif boundary.axis == 0 and name in self.plan.slot_of:
-                unit = large.layout.forms[name].unit_bytes
-                slot = self.plan.slot_of[name]
-                target = large.buffers.bytes_of(slot)[have * unit : (have + more) * unit]
-                target[:] = small.buffers.bytes_of(slot)[: more * unit]
+            elif boundary.axis == 0 and name in into:
+                if name not in without:
+                    unit = large.layout.forms[name].unit_bytes
+                    target = large.buffers.bytes_of(into[name])[have * unit : (have + more) * unit]
+                    target[:] = small.buffers.bytes_of(out_of[name])[: more * unit]
             else:
                 sides = [
                     take_rows(self._array(side, name), boundary.axis, side.rows, range(len(side.requests)))
@@ -222,16 +231,17 @@ class RowStore:
 
     def keep(self, state: SubBatch, order: Sequence[int]) -> None:
         """Keep these rows, in this order (see `survivors`: rows only move forward, into holes)."""
+        slots = self._slots(state)
         rebuilt: dict[str, Any] = {}
-        for name in self.plan.live[state.cursor]:
+        for name in self.plan.moved[state.cursor]:
             boundary = self._partition.boundaries[name]
             if boundary.kind is Kind.SIZE:
                 rebuilt[name] = size_at(boundary, self._array(state, name), state.rows, len(order))
             elif boundary.kind is not Kind.ROWS or boundary.axis is None:
                 continue
-            elif boundary.axis == 0 and name in self.plan.slot_of:
+            elif boundary.axis == 0 and name in slots:
                 unit = state.layout.forms[name].unit_bytes
-                memory = state.buffers.bytes_of(self.plan.slot_of[name])
+                memory = state.buffers.bytes_of(slots[name])
                 for row, origin in enumerate(order):
                     if row != origin:
                         memory[row * unit : (row + 1) * unit] = memory[origin * unit : (origin + 1) * unit]
@@ -244,10 +254,88 @@ class RowStore:
         state.rows = rows
         self._reframe(state)
         for name, value in rebuilt.items():
-            if self.has_buffer(name):
-                self.view(state, name)[...] = value
-            else:
-                state.values[name] = value
+            self._put(state, name, value)
+
+    # -- rows that go round ----------------------------------------------------------------------------------------
+
+    def again(self, state: SubBatch) -> None:
+        """Behind the last node: what is carried is now the first node's input. Nothing moves but what is given twice.
+
+        Raises `ExecutionError` for a state that would change its shape.
+        """
+        copies = [(name, np.array(self._array(state, output))) for name, output in self._copied]
+        if self.plan.swapped:
+            state.turn ^= 1
+            self._reframe(state)
+        for name, output in self._renamed:
+            state.values[name] = state.values.pop(output)
+        for name, value in copies:
+            if self.has_buffer(name) and self.view(state, name).shape != value.shape:
+                have = list(self.view(state, name).shape)
+                raise ExecutionError(f"state {name!r} has the shape {have}, but the next one is {list(value.shape)}")
+            self._put(state, name, value)
+
+    def feed(self, state: SubBatch, name: str, values: NDArray[Any]) -> None:
+        """Write an input of all requests' rows, one per entry of the first axis."""
+        boundary = self._partition.boundaries[name]
+        if not self.has_buffer(name):
+            state.values[name] = np.ascontiguousarray(batched(boundary, values, state.rows))
+        elif boundary.kind is not Kind.ROWS:
+            self.view(state, name)[...] = values[0]
+        else:
+            target = self._by_row(state, name)
+            target[: len(values)] = values
+            if len(values) < state.rows:
+                target[len(values) :] = values[-1]
+
+    def peek(self, state: SubBatch, name: str, like: str | None = None) -> NDArray[Any]:
+        """A tensor with the requests' rows on the first axis. A view, to be read before anything else happens.
+
+        like: the tensor whose rows lie as this one's do, where nothing is proven of its own.
+        """
+        return self._by_row(state, name, like)[: len(state.requests)]
+
+    def blank(self, state: SubBatch, name: str, rows: NDArray[np.bool_]) -> None:
+        """Fill these rows of an input that grows with zeros, and padding with them."""
+        target = self._by_row(state, name)
+        target[: len(rows)][rows] = 0
+        target[len(rows) :] = 0
+
+    def extend(
+        self, state: SubBatch, name: str, growth: Growth, rows: NDArray[Any] | None, positions: NDArray[np.int64]
+    ) -> None:
+        """Write the slice of each of these rows (None: all of the requests') at its own position, in place.
+
+        Raises `ExecutionError` for a slice of the wrong shape.
+        """
+        target = np.moveaxis(self._by_row(state, name), growth.axis + 1, 1)
+        slices = self._by_row(state, growth.slice, name)
+        if slices.shape[1:] != target.shape[2:]:
+            raise ExecutionError(
+                f"state {name!r} takes slices of the shape {list(target.shape[2:])}, but {growth.slice!r} has the "
+                f"shape {list(slices.shape[1:])} per row"
+            )
+        if rows is None:
+            rows = _COUNT[: len(positions)] if len(positions) <= len(_COUNT) else np.arange(len(positions))
+            target[rows, positions] = slices[: len(positions)]
+        else:
+            target[rows, positions] = slices[rows]
+
+    def _by_row(self, state: SubBatch, name: str, like: str | None = None) -> NDArray[Any]:
+        """A tensor with the executed rows on the first axis, as a view of where it lies."""
+        boundary = self._partition.boundaries[name]
+        if like is not None and boundary.kind is Kind.OPAQUE:
+            boundary = self._partition.boundaries[like]
+        if not self.has_buffer(name):
+            value = state.values[name]
+            return by_first(boundary, value if isinstance(value, np.ndarray) else to_python(value), state.rows)
+        found = state.frame.by_row.get(name)
+        if found is None:
+            found = state.frame.by_row[name] = by_first(boundary, self.view(state, name), state.rows)
+        return found
+
+
+_COUNT = np.arange(256)
 
 
 def _can_be_bound(boundary: Boundary) -> bool:

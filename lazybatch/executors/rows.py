@@ -64,6 +64,38 @@ def gathered(
     return np.concatenate(padded, axis) if out is None else np.concatenate(padded, axis, out=out)
 
 
+def by_first(boundary: Boundary, value: NDArray[Any], rows: int) -> NDArray[Any]:
+    """A view with one entry per executed row on the first axis, each as callers see it.
+
+    What has no axis for the rows is the same for all of them (and can only be written where there is one).
+    """
+    axis = boundary.axis
+    if boundary.kind is not Kind.ROWS or axis is None or value.ndim <= axis:
+        whole = value[np.newaxis]
+        return whole if rows == 1 else np.broadcast_to(whole, (rows, *value.shape))
+    if axis == 0 and boundary.unit and len(value) == rows:
+        return value
+    parts = by_row(value, axis, rows)
+    return parts.squeeze(axis + 1) if boundary.unit and parts.shape[axis + 1] == 1 else parts
+
+
+def batched(boundary: Boundary, values: NDArray[Any], rows: int) -> NDArray[Any]:
+    """Rows, one per entry of the first axis, as one batch of ``rows``; those beyond the given repeat the last one."""
+    if boundary.kind is not Kind.ROWS or boundary.axis is None:
+        shared: NDArray[Any] = values[0]
+        return shared
+    if len(values) < rows:
+        values = np.concatenate((values, np.repeat(values[-1:], rows - len(values), 0)))
+    if boundary.unit and boundary.axis == 0:
+        return values
+    axis = boundary.axis
+    moved = np.ascontiguousarray(np.moveaxis(values, 0, axis))
+    if boundary.unit:
+        return moved
+    shape = moved.shape
+    return moved.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
+
+
 def handed_out(boundary: Boundary, value: Any, rows: int, count: int, *, joinable: bool) -> list[Any]:
     """An output of ``rows`` executed rows as ``count`` answers, each an array of its own.
 

@@ -5,73 +5,118 @@ Must not know: sizes, memory, any runtime.
 
 A chain that carries one tensor from node to node needs two slots (read one, write the other), and one where the nodes
 work in place. More are used exactly where more tensors are alive at once.
+
+Where rows go round (`Cycle`), a carried input and the output that it is next have a slot each, which nothing else ever
+uses: in every second iteration the two change places, so that carrying a state moves nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from lazybatch.executors.cycle import Cycle, lives
 from lazybatch.partition.pieces import Boundary, Partition
 
 
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
-    """slot_of: tensor name -> slot. live: per cursor (0 .. nodes), the tensors alive before that node runs.
+    """slot_of: tensor name -> slot. live, moved: see `Lives`; they cover tensors without a slot, too.
 
-    The last entry of ``live`` holds the outputs of the whole model. ``live`` covers tensors without a slot, too.
+    turned: ``slot_of`` in every second iteration. swapped: carried input -> output, of those that change places then.
     """
 
-    slot_of: dict[str, int]
+    slot_of: Mapping[str, int]
     count: int
     live: tuple[frozenset[str], ...]
+    moved: tuple[frozenset[str], ...]
+    turned: Mapping[str, int]
+    swapped: Mapping[str, str]
 
 
-def liveness(partition: Partition) -> tuple[frozenset[str], ...]:
-    """Per cursor 0 .. len(pieces): the boundary tensors that exist then and are still needed."""
-    needed = frozenset(partition.outputs)
-    live = [needed]
-    for piece in reversed(partition.pieces):
-        needed = (needed - frozenset(piece.outputs)) | frozenset(piece.inputs)
-        live.append(needed)
-    return tuple(reversed(live))
-
-
-def assign_slots(partition: Partition, slotted: Collection[str]) -> SlotPlan:
+def assign_slots(partition: Partition, slotted: Collection[str], cycle: Cycle | None = None) -> SlotPlan:
     """Give every tensor of ``slotted`` a slot that no other live tensor has.
 
     An in-place pair shares its slot when the input is dead afterwards and grows with the rows as the output does (a
     bias that is the same for all rows has the output's shape at one row, and no other); a pair that does not is not
     believed.
     """
-    live = liveness(partition)
-    slot_of: dict[str, int] = {}
-    count = 0
+    known = lives(partition, cycle)
+    swapped = {} if cycle is None else _swapped(partition, slotted, cycle, known.alive[0])
+    seats = _Seats(partition, slotted, known.alive, swapped)
+    slots = seats.slot_of
+    turned = dict(slots)
+    for name, output in swapped.items():
+        turned[name], turned[output] = slots[output], slots[name]
+    return SlotPlan(slots, seats.count, known.alive, known.moved, turned, swapped)
 
-    def place(name: str, taken: set[int]) -> None:
-        nonlocal count
-        slot = next(slot for slot in range(count + 1) if slot not in taken)
-        count = max(count, slot + 1)
-        slot_of[name] = slot
+
+def _swapped(partition: Partition, slotted: Collection[str], cycle: Cycle, first: frozenset[str]) -> dict[str, str]:
+    """Carried inputs that can change places with their output: nobody else is given the same one."""
+    sources = list(cycle.carried.values())
+    return {
+        name: output
+        for name, output in cycle.carried.items()
+        if {name, output} <= set(slotted)
+        and name in first
+        and output not in partition.inputs
+        and sources.count(output) == 1
+    }
+
+
+class _Seats:
+    """Hands out the slots, once, when made."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        slotted: Collection[str],
+        live: tuple[frozenset[str], ...],
+        swapped: Mapping[str, str],
+    ) -> None:
+        self.slot_of: dict[str, int] = {}
+        self.count = 0
+        self._live = live
+        self._own: set[int] = set()
+        outputs = {output: name for name, output in swapped.items()}
+        taken: set[int] = set()
+        for name in partition.inputs:
+            if name in slotted and name in live[0]:
+                self._place(name, taken)
+        for index, piece in enumerate(partition.pieces):
+            for source, made in piece.in_place:
+                if outputs.get(made) == source and self._ends(partition, piece.inputs, source, made, index):
+                    self.slot_of[made] = self.slot_of[source]
+        for name, output in swapped.items():
+            if output not in self.slot_of:
+                self._place(output, taken)
+            self._own |= {self.slot_of[name], self.slot_of[output]}
+        for index, piece in enumerate(partition.pieces):
+            taken = {self.slot_of[name] for name in live[index] | live[index + 1] if name in self.slot_of} | self._own
+            partner = {made: used for used, made in piece.in_place}
+            for name in piece.outputs:
+                if name not in slotted or name in self.slot_of:
+                    continue
+                used = partner.get(name)
+                if (
+                    used is not None
+                    and self._ends(partition, piece.inputs, used, name, index)
+                    and self.slot_of[used] not in self._own
+                ):
+                    self.slot_of[name] = self.slot_of[used]
+                else:
+                    self._place(name, taken)
+
+    def _place(self, name: str, taken: set[int]) -> None:
+        slot = next(slot for slot in range(self.count + 1) if slot not in taken)
+        self.count = max(self.count, slot + 1)
+        self.slot_of[name] = slot
         taken.add(slot)
 
-    taken: set[int] = set()
-    for name in partition.inputs:
-        if name in slotted and name in live[0]:
-            place(name, taken)
-    for index, piece in enumerate(partition.pieces):
-        taken = {slot_of[name] for name in live[index] | live[index + 1] if name in slot_of}
-        partner = {made: used for used, made in piece.in_place}
-        for name in piece.outputs:
-            if name not in slotted:
-                continue
-            used = partner.get(name)
-            dies = used in slot_of and used in piece.inputs and used not in live[index + 1]
-            if used is not None and dies and _alike(partition.boundaries[used], partition.boundaries[name]):
-                slot_of[name] = slot_of[used]
-            else:
-                place(name, taken)
-    return SlotPlan(slot_of, count, live)
+    def _ends(self, partition: Partition, inputs: Collection[str], used: str, made: str, index: int) -> bool:
+        """Whether what is made may be written over what is used there."""
+        dies = used in self.slot_of and used in inputs and used not in self._live[index + 1]
+        return dies and _alike(partition.boundaries[used], partition.boundaries[made])
 
 
 def _alike(one: Boundary, other: Boundary) -> bool:

@@ -7,12 +7,14 @@ Must not know: the scheduler, threads, time, how the model was cut, where rows l
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
 
 from lazybatch.executors.base import MemoryPlan, Row
 from lazybatch.executors.chain import ChainExecutor, rows_capacity
+from lazybatch.executors.cycle import Cycle
 from lazybatch.executors.resident import resident_bytes
 from lazybatch.executors.torch_piece import Device, TorchPiece
 from lazybatch.executors.torch_rows import TorchBatch, TorchStore
@@ -25,7 +27,7 @@ SETS_PLANNED = 2
 class TorchExecutor(ChainExecutor[TorchBatch]):
     """An `Executor` over the graph modules of one partition; see the module's text.
 
-    weights_bytes: of all nodes, those shared by several counted once.
+    weights_bytes: of all nodes, those shared by several counted once. cycle: how rows go round, where they do.
     Raises `InvalidInput` for a ``max_batch_size`` below 1.
     """
 
@@ -38,9 +40,10 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
         *,
         max_batch_size: int,
         weights_bytes: int = 0,
+        cycle: Cycle | None = None,
     ) -> None:
-        store = TorchStore(partition, rows_capacity(partition, max_batch_size), places)
-        super().__init__(partition, store)
+        store = TorchStore(partition, rows_capacity(partition, max_batch_size), places, cycle)
+        super().__init__(partition, store, cycle)
         self.pieces = pieces
         self._store: TorchStore = store
         self._device = device
@@ -60,16 +63,24 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
         """
         self._rehearse(row, 1)
         held, before = self._device.forget_peak(), resident_bytes() or 0
-        self._planning = True
+        self.watch(True)
         try:
             results = self._rehearse(row, self._store.capacity)
         finally:
-            self._planning = False
+            self.watch(False)
         peak = self._device.peak_bytes()
         grown = max(0, (resident_bytes() or 0) - before) if peak is None else peak - held
         del results  # callers hold theirs while the next batch runs
         self._scratch_bytes = max(0, grown - self._buffers_bytes)
         return self.memory()
+
+    def watch(self, on: bool) -> None:
+        """See `ChainExecutor.watch`: of values alive between nodes."""
+        self._planning = on
+
+    def ordered(self) -> AbstractContextManager[Any]:
+        """See `ChainExecutor.ordered`."""
+        return self._device.ordered()
 
     def memory(self) -> MemoryPlan:
         """What is planned so far: weights, values alive between nodes, and what `plan` saw nodes take besides."""

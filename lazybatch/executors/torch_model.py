@@ -21,6 +21,7 @@ from torch import Tensor
 from lazybatch.errors import ExecutionError, InvalidInput, ModelError
 from lazybatch.executors.admission import admit_row
 from lazybatch.executors.base import Row
+from lazybatch.executors.cycle import Cycle
 from lazybatch.executors.partitioned import PartitionedModel
 from lazybatch.executors.torch_executor import TorchExecutor
 from lazybatch.executors.torch_piece import Device, TorchPiece
@@ -85,18 +86,23 @@ class TorchModel(PartitionedModel):
 
     def executor(self, *, max_batch_size: int) -> TorchExecutor:
         """A fresh executor, with memory planned for ``max_batch_size`` rows."""
-        made = TorchExecutor(
+        made = self.chain(max_batch_size=max_batch_size)
+        # A model may refuse made-up rows (an index out of range, say); then memory is taken as real rows come.
+        with suppress(InvalidInput, ExecutionError):
+            made.plan(self.admit(self.sample_row(0)))
+        return made
+
+    def chain(self, *, max_batch_size: int, cycle: Cycle | None = None) -> TorchExecutor:
+        """See `PartitionedModel.chain`."""
+        return TorchExecutor(
             self.partition,
             self.pieces,
             self._places,
             self._device,
             max_batch_size=max_batch_size,
             weights_bytes=self._weights_bytes,
+            cycle=cycle,
         )
-        # A model may refuse made-up rows (an index out of range, say); then memory is taken as real rows come.
-        with suppress(InvalidInput, ExecutionError):
-            made.plan(self.admit(self.sample_row(0)))
-        return made
 
     def whole_call(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         """The whole module on a batch, batch axis included, as torch runs it eagerly; by output name."""

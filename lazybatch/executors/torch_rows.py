@@ -4,7 +4,8 @@ Owns: `TorchBatch` and `TorchStore`: how rows get in, out, together and apart.
 Must not know: how nodes are run, the scheduler.
 
 A sub-batch holds the values alive at its cursor; torch's allocator owns the memory. Parking keeps them, merging appends
-rows, evicting selects them. Nobody writes to a value after it was made, so values may share memory.
+rows, evicting selects them. Nobody writes to a value after it was made, so values may share memory; but for inputs that
+grow where rows go round (`Cycle`): each is a sub-batch's own, with room for rows to come, and written in place.
 
 Rows that move keep the order in which their dimensions lie in memory (channels last, transposed): kernels choose by it,
 and a node must see the layout that its operators were cut with.
@@ -12,24 +13,30 @@ and a node must see the layout that its operators were cut with.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import Row
-from lazybatch.executors.rows import gathered, handed_out, size_at
-from lazybatch.executors.slots import liveness
+from lazybatch.executors.cycle import Cycle, Growth, lives
+from lazybatch.executors.rows import batched, by_first, gathered, handed_out, size_at, with_axis
+from lazybatch.executors.tally import Tally
 from lazybatch.partition.pieces import Boundary, Kind, Partition
 from lazybatch.partition.torch.source import to_array
 
 
 class TorchBatch:
-    """Rows that move together. rows: executed rows, padding included; the requests' rows come first."""
+    """Rows that move together. rows: executed rows, padding included; the requests' rows come first.
 
-    __slots__ = ("cursor", "requests", "rows", "signature", "values")
+    room: what lies behind inputs that grow: tensors with rows to spare. shapes: of the states, at one row.
+    """
+
+    __slots__ = ("cursor", "requests", "room", "rows", "shapes", "signature", "tally", "values")
 
     def __init__(self, requests: list[int], rows: int, signature: Hashable) -> None:
         self.requests = requests
@@ -37,25 +44,41 @@ class TorchBatch:
         self.signature = signature
         self.cursor = 0
         self.values: dict[str, Any] = {}
+        self.room: dict[str, Tensor] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.tally: Tally | None = None
 
 
 class TorchStore:
-    """A `Store` of tensors. places: input name -> an (empty) tensor of the type and on the device that nodes want."""
+    """A `LoopStore` of tensors. places: input name -> an (empty) tensor of the type and on the device that nodes want.
 
-    def __init__(self, partition: Partition, capacity: int, places: Mapping[str, Tensor]) -> None:
+    cycle: how tensors go round, where rows run the model again and again.
+    """
+
+    def __init__(
+        self, partition: Partition, capacity: int, places: Mapping[str, Tensor], cycle: Cycle | None = None
+    ) -> None:
         self.capacity = capacity
-        self.live = liveness(partition)
+        known = lives(partition, cycle)
+        self.live = known.alive
+        self._moved = known.moved
         self._partition = partition
         self._places = places
+        self._cycle = Cycle() if cycle is None else cycle
 
     def begin(self, requests: Mapping[int, Row], rows: int) -> TorchBatch:
         """A new sub-batch with its inputs gathered; ``rows`` beyond the requests repeat the last one."""
         given = list(requests.values())
         state = TorchBatch(list(requests), rows, given[0].signature)
         for name in self._partition.inputs:
-            if name not in self.live[0]:
+            if name not in self._moved[0]:
                 continue
             boundary, place = self._partition.boundaries[name], self._places[name]
+            if name in self._cycle.carried and self._partition.joinable:
+                state.shapes[name] = np.shape(with_axis(boundary, given[0].values[name]))
+            if name in self._cycle.grown:
+                self._make_room(state, name, given[0].values[name])
+                continue
             if boundary.kind is Kind.ROWS and boundary.axis is not None:
                 array = gathered(boundary, [row.values[name] for row in given], rows)
             else:
@@ -63,10 +86,13 @@ class TorchStore:
             state.values[name] = torch.from_numpy(array).to(device=place.device, dtype=place.dtype)
         return state
 
-    def append(self, large: TorchBatch, small: TorchBatch, total: int) -> None:
+    def append(self, large: TorchBatch, small: TorchBatch, total: int, without: Collection[str] = ()) -> None:
         """Put the rows of ``small`` behind those of ``large``, which then executes ``total`` rows."""
-        for name in self.live[large.cursor]:
+        for name in self._moved[large.cursor]:
             boundary, value = self._partition.boundaries[name], large.values[name]
+            if name in large.room:
+                self._append_room(large, small, name, name not in without)
+                continue
             if boundary.kind is Kind.SIZE:
                 large.values[name] = _number_at(boundary, value, large.rows, total)
             elif boundary.kind is Kind.ROWS and boundary.axis is not None:
@@ -75,9 +101,15 @@ class TorchStore:
         large.rows = total
 
     def keep(self, state: TorchBatch, order: Sequence[int]) -> None:
-        """Keep these rows, in this order."""
-        for name in self.live[state.cursor]:
+        """Keep these rows, in this order (see `survivors`: rows only move forward, into holes)."""
+        for name in self._moved[state.cursor]:
             boundary, value = self._partition.boundaries[name], state.values[name]
+            if name in state.room:
+                for row, origin in enumerate(order):
+                    if row != origin:
+                        state.room[name][row] = state.room[name][origin]
+                state.values[name] = state.room[name][: len(order)]
+                continue
             if boundary.kind is Kind.SIZE:
                 state.values[name] = _number_at(boundary, value, state.rows, len(order))
             elif boundary.kind is Kind.ROWS and boundary.axis is not None:
@@ -93,9 +125,118 @@ class TorchStore:
     def end(self, state: TorchBatch) -> None:
         """Let go of a sub-batch's tensors."""
         state.values.clear()
+        state.room.clear()
 
     def clear(self) -> None:
         """Nothing is held besides what sub-batches hold."""
+
+    # -- rows that go round ----------------------------------------------------------------------------------------
+
+    def again(self, state: TorchBatch) -> None:
+        """Behind the last node: what is carried is now the first node's input. No tensor moves.
+
+        Raises `ExecutionError` for a state that would change its shape.
+        """
+        values, carried = state.values, self._cycle.carried
+        kept = {name: values[name] for name in self._moved[0] if name not in carried}
+        grown = {kept[name].untyped_storage().data_ptr() for name in self._cycle.grown if name in kept}
+        for name, output in carried.items():
+            if name not in self._moved[0]:
+                continue
+            value = values[output]
+            shape = self._partition.boundaries[name].axis, state.shapes.get(name)
+            if shape[1] is not None and tuple(value.shape) != _at(shape[1], shape[0], state.rows):
+                raise ExecutionError(
+                    f"state {name!r} has the shape {list(_at(shape[1], shape[0], state.rows))} at {state.rows} rows, "
+                    f"but {output!r}, which it is in the next iteration, has {list(value.shape)}"
+                )
+            # What shows the memory of something that grows would change with it.
+            kept[name] = value.clone() if grown and value.untyped_storage().data_ptr() in grown else value
+        state.values = kept
+
+    def feed(self, state: TorchBatch, name: str, values: NDArray[Any]) -> None:
+        """Write an input of all requests' rows, one per entry of the first axis."""
+        place = self._places[name]
+        array = np.array(batched(self._partition.boundaries[name], values, state.rows))
+        state.values[name] = torch.from_numpy(array).to(device=place.device, dtype=place.dtype)
+
+    def peek(self, state: TorchBatch, name: str, like: str | None = None) -> NDArray[Any]:
+        """A tensor with the requests' rows on the first axis. A view, to be read before anything else happens.
+
+        like: the tensor whose rows lie as this one's do, where nothing is proven of its own.
+        """
+        value = to_array(state.values[name])
+        return by_first(self._as_of(name, like), value, state.rows)[: len(state.requests)]
+
+    def blank(self, state: TorchBatch, name: str, rows: NDArray[np.bool_]) -> None:
+        """Fill these rows of an input that grows with zeros, and padding with them."""
+        with torch.inference_mode():
+            target = self._by_row(state, name)
+            target[len(rows) :] = 0
+            if rows.all():
+                target[: len(rows)] = 0
+            else:
+                target[torch.from_numpy(np.flatnonzero(rows)).to(target.device)] = 0
+
+    def extend(
+        self, state: TorchBatch, name: str, growth: Growth, rows: NDArray[Any] | None, positions: NDArray[np.int64]
+    ) -> None:
+        """Write the slice of each of these rows (None: all of the requests') at its own position, in place.
+
+        Raises `ExecutionError` for a slice of the wrong shape.
+        """
+        target = self._by_row(state, name).movedim(growth.axis + 1, 1)
+        slices = self._by_row(state, growth.slice, name)
+        if slices.shape[1:] != target.shape[2:]:
+            raise ExecutionError(
+                f"state {name!r} takes slices of the shape {list(target.shape[2:])}, but {growth.slice!r} has the "
+                f"shape {list(slices.shape[1:])} per row"
+            )
+        if rows is None:
+            rows = np.arange(len(positions))
+        with torch.inference_mode():
+            index = torch.from_numpy(rows).to(target.device)
+            # Positions are counted on by their owner while a device may still be reading: it gets its own.
+            target[index, torch.tensor(positions, device=target.device)] = slices[index]
+
+    def _by_row(self, state: TorchBatch, name: str, like: str | None = None) -> Tensor:
+        """A tensor with the executed rows on the first axis, as a view."""
+        boundary = self._as_of(name, like)
+        value: Tensor = state.values[name]
+        if boundary.kind is not Kind.ROWS or boundary.axis is None:
+            return value.unsqueeze(0)
+        return value if boundary.axis == 0 else value.movedim(boundary.axis, 0)
+
+    def _as_of(self, name: str, like: str | None) -> Boundary:
+        boundary = self._partition.boundaries[name]
+        return boundary if like is None or boundary.kind is not Kind.OPAQUE else self._partition.boundaries[like]
+
+    def _make_room(self, state: TorchBatch, name: str, one: NDArray[Any]) -> None:
+        """Memory of its own for an input that grows; its content is whatever lies there."""
+        boundary, place = self._partition.boundaries[name], self._places[name]
+        shape = batched(boundary, one[np.newaxis], state.rows).shape
+        value = torch.empty(shape, dtype=place.dtype, device=place.device)
+        state.values[name] = value
+        if boundary.kind is Kind.ROWS and boundary.axis == 0:
+            state.room[name] = value
+
+    def _append_room(self, large: TorchBatch, small: TorchBatch, name: str, copied: bool) -> None:
+        """Rows behind rows in an input that grows; those that are there move only where there is no room behind."""
+        have, more = len(large.requests), len(small.requests)
+        room = large.room[name]
+        if len(room) < have + more:
+            larger = min(max(have + more, 2 * len(room)), max(self.capacity, have + more))
+            room = torch.empty((larger, *room.shape[1:]), dtype=room.dtype, device=room.device)
+            room[:have] = large.room[name][:have]
+            large.room[name] = room
+        if copied:
+            room[have : have + more] = small.room[name][:more]
+        large.values[name] = room[: have + more]
+
+
+def _at(shape: tuple[int, ...], axis: int | None, rows: int) -> tuple[int, ...]:
+    """What a shape at one row is at so many."""
+    return shape if axis is None else (*shape[:axis], shape[axis] * rows, *shape[axis + 1 :])
 
 
 def _number_at(boundary: Boundary, value: Any, rows: int, wanted: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ class Numbers:
     def __init__(self, requests: list[int], values: list[int], signature: Hashable) -> None:
         self.requests, self.values, self.rows, self.cursor = requests, values, len(values), 0
         self._signature = signature
+        self.tally = None
 
     @property
     def signature(self) -> Hashable:
@@ -40,7 +41,7 @@ class Lists:
         values += values[-1:] * (rows - len(values))
         return Numbers(list(requests), values, next(iter(requests.values())).signature)
 
-    def append(self, large: Numbers, small: Numbers, total: int) -> None:
+    def append(self, large: Numbers, small: Numbers, total: int, without: Collection[str] = ()) -> None:
         """Numbers behind numbers."""
         large.values = large.values[: len(large.requests)] + small.values[: len(small.requests)]
         large.rows = total

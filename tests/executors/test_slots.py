@@ -8,7 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazybatch.executors.slots import assign_slots, liveness
+from lazybatch.executors.cycle import lives
+from lazybatch.executors.slots import assign_slots
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 
 
@@ -98,7 +99,7 @@ def nets(draw: st.DrawFn) -> Partition:
 def test_no_two_live_tensors_share_a_slot(net: Partition) -> None:
     """At every cursor live tensors have slots of their own, and a node never writes over what it reads unless told."""
     plan = assign_slots(net, net.boundaries)
-    assert plan.live == liveness(net)
+    assert plan.live == lives(net, None).alive
     for live in plan.live:
         slots = [plan.slot_of[name] for name in live]
         assert len(set(slots)) == len(slots)

@@ -1,0 +1,125 @@
+"""Sequences of arrays, one per row, that grow step by step: what rows collect, and what they are given, per iteration.
+
+Owns: `Tape`: memory in pages, so that rows of any length lie side by side and none is moved when another ends.
+Must not know: sub-batches, stages, what the arrays mean.
+
+A row's steps lie in pages of its own. A step of many rows, each at its own position, is one indexed read or write.
+Several tensors share pages and positions: each has a track of its own, with memory for all pages.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Ints = NDArray[np.int64]
+
+PAGE_BITS = 4
+PAGE = 1 << PAGE_BITS
+"""Steps per page."""
+_LAST = PAGE - 1
+
+
+class Tape:
+    """See the module's text. A place is a row's number here; it has one from `begin` to `end`. rows: that have one."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[str, Array] = {}
+        self._table: Ints = np.zeros((0, 4), np.int64)
+        self._pages: list[list[int]] = []
+        self._free_places: list[int] = []
+        self._free_pages: list[int] = []
+        self._pages_made = 0
+        self.rows = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pages."""
+        return sum(track.nbytes for track in self._tracks.values())
+
+    def begin(self, count: int) -> Ints:
+        """Places for so many rows, without steps."""
+        self.rows += count
+        while len(self._free_places) < count:
+            self._free_places.append(len(self._pages))
+            self._pages.append([])
+        if len(self._pages) > len(self._table):
+            grown = np.zeros((max(len(self._pages), 2 * len(self._table)), self._table.shape[1]), np.int64)
+            grown[: len(self._table)] = self._table
+            self._table = grown
+        return np.array([self._free_places.pop() for _ in range(count)], np.int64)
+
+    def end(self, places: Ints) -> None:
+        """These rows are gone; their pages serve others."""
+        self.rows -= len(places)
+        for place in places.tolist():
+            self._free_pages += self._pages[place]
+            self._pages[place] = []
+            self._free_places.append(place)
+
+    def spots(self, places: Ints, positions: Ints) -> Ints:
+        """Where the steps at these positions lie, one per place. Each must have been claimed or recorded."""
+        spots: Ints = self._table[places, positions >> PAGE_BITS]
+        spots <<= PAGE_BITS
+        spots += positions & _LAST
+        return spots
+
+    def claim(self, places: Ints, positions: Ints) -> Ints:
+        """`spots` for steps to write. A row's steps are claimed one after the other, from 0."""
+        starts = (positions & _LAST) == 0
+        if starts.any():
+            for place, position in zip(places[starts].tolist(), positions[starts].tolist(), strict=True):
+                self._reach(place, (position >> PAGE_BITS) + 1)
+        return self.spots(places, positions)
+
+    def write(self, name: str, spots: Ints, values: Array) -> None:
+        """One step per spot. Raises `ValueError` for another shape than the track's other steps have."""
+        track = self._tracks.get(name)
+        if track is None or len(track) < self._pages_made << PAGE_BITS:
+            track = self._grow(name, values)
+        if track.shape[1:] != values.shape[1:]:
+            raise ValueError(f"a step has the shape {list(values.shape[1:])}, others have {list(track.shape[1:])}")
+        track[spots] = values
+
+    def read(self, name: str, spots: Ints) -> Array:
+        """The steps at these spots, as an array of their own."""
+        return self._tracks[name].take(spots, 0)
+
+    def record(self, name: str, place: int, steps: Array) -> None:
+        """All steps of a row at once, of one tensor."""
+        self._reach(place, -(-len(steps) // PAGE))
+        self.write(name, self._all_spots(place, len(steps)), steps)
+
+    def sequence(self, name: str, place: int, length: int) -> Array:
+        """The first steps of a row, as an array of their own."""
+        return self.read(name, self._all_spots(place, length))
+
+    def _all_spots(self, place: int, length: int) -> Ints:
+        return self.spots(np.full(length, place, np.int64), np.arange(length, dtype=np.int64))
+
+    def _reach(self, place: int, count: int) -> None:
+        """Have at least so many pages at this place."""
+        pages = self._pages[place]
+        if count > self._table.shape[1]:
+            wider = np.zeros((len(self._table), max(count, 2 * self._table.shape[1])), np.int64)
+            wider[:, : self._table.shape[1]] = self._table
+            self._table = wider
+        while len(pages) < count:
+            if not self._free_pages:
+                self._free_pages.append(self._pages_made)
+                self._pages_made += 1
+            self._table[place, len(pages)] = self._free_pages[-1]
+            pages.append(self._free_pages.pop())
+
+    def _grow(self, name: str, values: Array) -> Array:
+        """Room for all pages there are, and as many again: growing copies."""
+        old = self._tracks.get(name)
+        shape = values.shape[1:] if old is None else old.shape[1:]
+        track = np.empty((2 * self._pages_made << PAGE_BITS, *shape), values.dtype if old is None else old.dtype)
+        if old is not None:
+            track[: len(old)] = old
+        self._tracks[name] = track
+        return track
