@@ -17,20 +17,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from lazybatch.core.scheduler import Scheduler
-from lazybatch.core.task import Completion, Expired, Merge, Task, Where
-from lazybatch.engine.answers import Ended, Finished
+from lazybatch.core.task import Completion, Merge, Task, Where
 from lazybatch.engine.clock import Clock
 from lazybatch.engine.delivery import Delivery
 from lazybatch.engine.entry import Entry, Event
 from lazybatch.engine.holdings import Holdings, discard
-from lazybatch.engine.ledger import OUTCOMES, Ledger
-from lazybatch.engine.listening import Heard
-from lazybatch.engine.loops import Emitted, run_node
+from lazybatch.engine.ledger import Ledger
+from lazybatch.engine.loops import run_node
 from lazybatch.engine.mailbox import Arrived, Close, Mailbox, Message, Ran, Refused, Withdrawn
+from lazybatch.engine.rows import Rows
 from lazybatch.engine.served import ServedModel
-from lazybatch.engine.watch import Watch, engine_error, node_error
+from lazybatch.engine.watch import Watch, node_error
 from lazybatch.engine.workers import Job, Workers, execute
-from lazybatch.errors import DeadlineExceeded, InvariantError, LazyBatchError, ShuttingDown
+from lazybatch.errors import InvariantError, LazyBatchError, ShuttingDown
 from lazybatch.executors.base import LoopExecutor, Row
 from lazybatch.metrics import Observer, Outcome
 
@@ -59,9 +58,8 @@ class Driver:
         self._watch = Watch(observers)
         self._workers = workers
         self._delivery = delivery
-        self._entries: dict[int, Entry] = {}
-        self._held = Holdings(self._forget, self._lose, self._joined)
-        self._listening = False
+        self._rows = Rows(ledger, self._watch, delivery)
+        self._held = Holdings(self._rows.forget, self._lose, self._joined)
         self._outstanding = 0
         self._generation = 0
         self._closing = self._aborting = False
@@ -79,7 +77,7 @@ class Driver:
         for _ in range(len(self._mailbox)):
             self._handle(self._mailbox.next(), now)
         for gone in self.scheduler.expire(now):
-            self._expired(gone, now)
+            self._rows.expire(gone, now)
         task = self.scheduler.schedule(now)
         if self.scheduler.counts.policy_failures != self._policy_failures:
             self._policy_failed()
@@ -132,20 +130,20 @@ class Driver:
                     self._watch.exited(now, request, Outcome.REJECTED, None)
 
     def _arrive(self, entries: Iterable[Entry], now: int) -> None:
-        watched = self._watch.arrivals
+        watched, entries_by_id = self._watch.arrivals, self._rows.entries
         for entry in entries:
             request = entry.request
-            self._entries[request.id] = entry
+            entries_by_id[request.id] = entry
             if watched:
                 self._watch.arrived(now, request)
             if not entry.waiting:
-                self._forget(request.id)
+                self._rows.forget(request.id)
                 continue
             try:
                 self.scheduler.add(request)
             except LazyBatchError as error:  # admission was exact, so this is ours; the row must not be lost over it
                 _log.error("an admitted row was refused by the scheduler", exc_info=True)
-                self._fail(entry, "the scheduler refused an admitted row", error, now)
+                self._rows.fail(entry, "the scheduler refused an admitted row", error, now)
 
     # -- running nodes -------------------------------------------------------------------------------------------
 
@@ -153,7 +151,8 @@ class Driver:
         served = self._served[task.model]
         rows = None
         if task.opened:
-            entries = [self._entries[request_id] for request_id in task.opened]
+            by_id = self._rows.entries
+            entries = [by_id[request_id] for request_id in task.opened]
             self._ledger.opened(task, entries, now)
             self._held.open(served, task)
             rows = {entry.request.id: entry.row for entry in entries if entry.row is not None}
@@ -196,39 +195,26 @@ class Driver:
         if results is not None:
             del self._held.members[task.sub_batch]
             for request_id in done.evicted:
-                self._forget(request_id)
-            self._deliver(task, done.finished, results, end_ns)
+                self._rows.forget(request_id)
+            self._rows.finish(task, self._node_name(task), done.finished, results, end_ns)
         elif done.evicted:
             self._held.evict(task.sub_batch, done.evicted, end_ns)
         if done.merges or self._held.later:
             self._held.merge(done.merges, end_ns)
-
-    def _deliver(self, task: Task, finished: Iterable[int], results: Mapping[int, Any], now: int) -> None:
-        entries = [self._entries.pop(request_id) for request_id in finished]
-        ended = Finished(task, self._node_name(task), entries, results)
-        self._ledger.finished(ended, now)
-        if self._watch.ends:
-            self._ledger.catch_up()
-            for entry, state, _, _ in ended.answers():
-                if entry.state is state:
-                    self._watch.ended(entry, now, OUTCOMES[state])
-        self._delivery.add(ended)
 
     def _failed(self, task: Task, error: BaseException, now: int) -> None:
         self._held.end(task)
         failure = self.scheduler.fail(task, now)
         self._held.merge(failure.merges, now)
         for request_id in failure.evicted:
-            self._forget(request_id)
+            self._rows.forget(request_id)
         for request_id in failure.retried:
-            entry = self._entries[request_id]
-            if entry.listener is not None:
-                entry.listener.rewind()
-            self._ledger.move(entry, Event.RETRY, now)
+            self._rows.retry(request_id, now)
         if failure.retried and self._aborting:
             self._abort(now)
         for request_id in failure.failed:
-            self._resolve(self._forget(request_id), Event.FAIL, node_error(task, self._node_name(task), error), now)
+            cause = node_error(task, self._node_name(task), error)
+            self._rows.end(self._rows.forget(request_id), Event.FAIL, cause, now)
 
     def _on_worker(self, model: str) -> bool:
         return self._workers is not None and self._served[model].pooled
@@ -240,10 +226,10 @@ class Driver:
 
     def _step(self, task: Task, served: ServedModel, rows: Mapping[int, Row] | None) -> None:
         """Run one node, then do what follows from it. Results are fetched when it is known who leaves."""
-        if rows is not None and not self._listening:
-            self._listening = any(self._entries[request_id].listener for request_id in rows)
+        if rows is not None:
+            self._rows.started(rows)
         ends = task.node in served.ends
-        listen = ends and self._anybody_listens(task)
+        listen = ends and self._rows.listened_to(self._held.members[task.sub_batch][1])
         executor = cast(LoopExecutor, served.executor)
         start_ns = self._clock.now_ns()
         ran = run_node(task, executor, rows, listen, self._delivery.hand_over)
@@ -256,7 +242,7 @@ class Driver:
         else:
             completion = self.scheduler.complete(task, end_ns, ran.done)
             if listen:
-                self._hear(ran.emitted)
+                self._rows.hear(ran.emitted)
             if ends:
                 self._ledger.stepped(task, completion, end_ns)
                 self._watch.stepped(end_ns, task, completion)
@@ -271,27 +257,10 @@ class Driver:
         if completion.finished:
             results = self._held.leave(task.sub_batch, completion.finished, now)
             if results is not None:
-                self._deliver(task, completion.finished, results, now)
+                self._rows.finish(task, self._node_name(task), completion.finished, results, now)
         if completion.split is not None:
             self._held.split(completion.split, now)
         self._held.merge(completion.merges, now)
-
-    def _anybody_listens(self, task: Task) -> bool:
-        """Whether a row of the sub-batch has a listener. Costs nothing until the first one has come."""
-        if not self._listening:
-            return False
-        entries = self._entries
-        return any(entries[request_id].listener for request_id in self._held.members[task.sub_batch][1])
-
-    def _hear(self, emitted: Emitted) -> None:
-        """Steps are due for those who listen."""
-        heard = [
-            (listener, step)
-            for request_id, step in emitted.items()
-            if (listener := self._entries[request_id].listener) is not None and listener.hears()
-        ]
-        if heard:
-            self._delivery.add(Heard(heard))
 
     # -- rows that leave early ------------------------------------------------------------------------------------
 
@@ -307,7 +276,7 @@ class Driver:
         if cancellation.where is Where.PARKED and cancellation.sub_batch is not None:
             self._held.evict(cancellation.sub_batch, (request_id,), now)
         else:
-            self._forget(request_id)
+            self._rows.forget(request_id)
         self._held.merge(cancellation.merges, now)
 
     def _joined(self, merge: Merge, now: int) -> None:
@@ -319,45 +288,18 @@ class Driver:
         merges: list[Merge] = []
         for request_id in request_ids:
             merges += self.scheduler.cancel(request_id, now).merges
-            self._fail(self._entries[request_id], what, error, now)
+            self._rows.fail(self._rows.entries[request_id], what, error, now)
         return merges
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
-    def _expired(self, gone: Expired, now: int) -> None:
-        entry = self._forget(gone.request)
-        request = entry.request
-        waited = f"model {request.model!r}: waited {(now - request.arrival_ns) / 1e6:.1f} ms in the queue"
-        if not gone.hopeless:
-            self._resolve(entry, Event.EXPIRE, DeadlineExceeded(f"{waited}, its level's limit"), now)
-            return
-        target_ms = (request.deadline_ns - request.arrival_ns) / 1e6
-        text = f"{waited} and could no longer be done {target_ms:.1f} ms after its submission; late rows are dropped"
-        self._resolve(entry, Event.DROP, DeadlineExceeded(text), now)
-
-    def _fail(self, entry: Entry, text: str, cause: BaseException, now: int) -> None:
-        self._entries.pop(entry.request.id, None)
-        entry.row = None
-        self._resolve(entry, Event.FAIL, engine_error(f"model {entry.request.model!r}: {text}", cause), now)
-
-    def _resolve(self, entry: Entry, event: Event, error: LazyBatchError, now: int) -> None:
-        if self._ledger.move(entry, event, now):
-            self._watch.ended(entry, now, OUTCOMES[entry.state])
-            self._delivery.add(Ended(entry, error))
-
-    def _forget(self, request_id: int) -> Entry:
-        """The scheduler no longer knows the row; neither shall we, and its inputs can go."""
-        entry = self._entries.pop(request_id)
-        entry.row = None
-        return entry
-
     def _abort(self, now: int) -> None:
         """Shutdown without drain: everything that is not being run by a worker right now ends here."""
-        for entry in list(self._entries.values()):
+        for entry in list(self._rows.entries.values()):
             on_worker = self._on_worker(entry.request.model) and self._ledger.running(entry)
-            if on_worker or entry.request.id not in self._entries:
+            if on_worker or entry.request.id not in self._rows.entries:
                 continue
-            self._resolve(entry, Event.CANCEL, ShuttingDown("the batcher was shut down before this row ran"), now)
+            self._rows.end(entry, Event.CANCEL, ShuttingDown("the batcher was shut down before this row ran"), now)
             self._remove(entry.request.id, now)
 
     def reset(self, error: BaseException) -> None:
@@ -365,9 +307,9 @@ class Driver:
         now = self._clock.now_ns()
         self._generation += 1
         self._held.clear(but=self._on_worker)  # a worker's sub-batch is ended when it comes back
-        self._entries.clear()
+        self._rows.entries.clear()
         for entry in self._ledger.open_entries():
-            self._fail(entry, "the scheduler failed", error, now)
+            self._rows.fail(entry, "the scheduler failed", error, now)
         self.scheduler = self._make_scheduler()
         self._policy_failures = 0
         if self._closing:

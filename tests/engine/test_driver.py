@@ -397,7 +397,7 @@ def test_rows_are_let_go_when_they_end() -> None:
     (future,) = engine.submit("chain", rows(1))
     run_dry(engine)
     assert future.result() == 112.0
-    assert engine._driver._entries == {}
+    assert engine._driver._rows.entries == {}
     assert engine._driver._held.members == {}
     assert engine._ledger.live == {}
     assert future._withdraw is None
@@ -481,4 +481,4 @@ def test_a_message_that_fails_does_not_lose_the_others() -> None:
     third = engine.submit("chain", rows(3))
     run_dry(engine)
     assert third[0].result() == 114.0
-    assert engine._driver._entries == {}
+    assert engine._driver._rows.entries == {}

@@ -122,7 +122,7 @@ class Storm:
             assert model.made[0].ended
         assert self.chain.made[0].batches == {}
         assert self.engine._driver._held.members == {}
-        assert self.engine._driver._entries == {}
+        assert self.engine._driver._rows.entries == {}
 
 
 @pytest.mark.parametrize("policy", names())

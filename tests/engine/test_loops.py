@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from lazybatch.core.lane import LaneSpec
 from lazybatch.core.policies import Continuous, GraphBatching, LazyBatching, Policy
 from lazybatch.core.request import Request
 from lazybatch.core.task import Completion, Reason, Task
-from lazybatch.engine import Engine, ServedModel
+from lazybatch.engine import Engine
 from lazybatch.engine.loops import Stepped, run_node
-from lazybatch.errors import ExecutionError, InvalidInput
+from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import Row
 from lazybatch.metrics import Observer, Outcome
-from tests.engine.kit import AddChain, accounts, errors_of, pooled, rows, run_dry, served, stepped
+from tests.engine.kit import AddChain, accounts, errors_of, rows, run_dry, served, stepped
 from tests.engine.loop_kit import Given, Rounds, RoundsExecutor, admitted, expected, givens
 
 
@@ -34,7 +33,7 @@ def ends_well(engine: Engine, model: Rounds) -> None:
     engine.scheduler.validate()
     assert engine.scheduler.idle
     assert engine._driver._held.members == {}
-    assert engine._driver._entries == {}
+    assert engine._driver._rows.entries == {}
     assert model.made[0].batches == {}
     accounts(engine.stats())
 
@@ -49,8 +48,7 @@ def test_futures_resolve_at_the_step_at_which_their_row_is_done() -> None:
     for _ in given:
         engine.step()
         done.append([future.done() for future in futures])
-    engine.step()
-    assert done == [[False, False, False], [True, False, False], [True, True, False]], "delivered with the next node"
+    assert done == [[True, False, False], [True, True, False], [True, True, True]]
     assert [future.result() for future in futures] == [expected(model, one) for one in given]
     stats = engine.stats()
     assert (stats.steps, stats.iterations, stats.left_early, stats.truncated) == (3, 6, 2, 0)
@@ -327,18 +325,6 @@ def test_trips_that_a_row_knows_reach_the_scheduler() -> None:
     ends_well(engine, model)
     assert errors_of(futures) == [None, "ExecutionError"]
     assert "2 numbers of trips, the graph has 1 loops" in str(futures[1].exception())
-
-
-def test_loops_need_an_executor_that_knows_them() -> None:
-    """Refused when the engine is put together, naming what is missing; also loops on worker threads."""
-    spec = LaneSpec(Rounds(2, (0, 1)).graph)
-    with pytest.raises(InvalidInput, match="'rounds' has loops, but its executor AddExecutor has no leave"):
-        ServedModel(spec, AddChain().executor(max_batch_size=16))
-    executor = Rounds(2, (0, 1)).executor(max_batch_size=16)
-    with pytest.raises(InvalidInput, match="'rounds' has loops: its nodes cannot run on worker threads"):
-        ServedModel(spec, executor, pooled=True)
-    assert ServedModel(spec, executor).ends == {0}
-    assert (pooled(lambda texts: texts).ends, pooled(lambda texts: texts).last) == (frozenset(), 0)
 
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, MemoryError])

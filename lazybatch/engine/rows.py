@@ -1,0 +1,106 @@
+"""Rows on their way: what the engine thread knows of each by its request id, and how they end.
+
+Owns: `Rows`: the entries of accepted rows, their ends (books, observers, answers), and who listens to them.
+Must not know: the scheduler, executors, sub-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lazybatch.core.task import Expired, Task
+from lazybatch.engine.answers import Ended, Finished
+from lazybatch.engine.delivery import Delivery
+from lazybatch.engine.entry import Entry, Event
+from lazybatch.engine.ledger import OUTCOMES, Ledger
+from lazybatch.engine.listening import Heard
+from lazybatch.engine.loops import Emitted
+from lazybatch.engine.watch import Watch, engine_error
+from lazybatch.errors import DeadlineExceeded, LazyBatchError
+
+
+class Rows:
+    """Accepted rows that the scheduler has not let go of. For the engine thread only.
+
+    entries: by request id. A row may have ended here already (a caller cancelled it) and still be in a sub-batch.
+    """
+
+    def __init__(self, ledger: Ledger, watch: Watch, delivery: Delivery) -> None:
+        self.entries: dict[int, Entry] = {}
+        self._ledger = ledger
+        self._watch = watch
+        self._delivery = delivery
+        self._listened = False
+
+    def forget(self, request_id: int) -> Entry:
+        """The scheduler no longer knows the row; neither shall we, and its inputs can go."""
+        entry = self.entries.pop(request_id)
+        entry.row = None
+        return entry
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+
+    def finish(self, task: Task, node: str, finished: Iterable[int], results: Mapping[int, Any], now: int) -> None:
+        """The last node of these rows has run, in ``task``; what the executor returned for them."""
+        entries = [self.entries.pop(request_id) for request_id in finished]
+        ended = Finished(task, node, entries, results)
+        self._ledger.finished(ended, now)
+        if self._watch.ends:
+            self._ledger.catch_up()
+            for entry, state, _, _ in ended.answers():
+                if entry.state is state:
+                    self._watch.ended(entry, now, OUTCOMES[state])
+        self._delivery.add(ended)
+
+    def end(self, entry: Entry, event: Event, error: LazyBatchError, now: int) -> None:
+        """A row ends without a result, unless it had ended before."""
+        if self._ledger.move(entry, event, now):
+            self._watch.ended(entry, now, OUTCOMES[entry.state])
+            self._delivery.add(Ended(entry, error))
+
+    def fail(self, entry: Entry, text: str, cause: BaseException, now: int) -> None:
+        """A row ends because the engine could not go on with it; it is forgotten."""
+        self.entries.pop(entry.request.id, None)
+        entry.row = None
+        self.end(entry, Event.FAIL, engine_error(f"model {entry.request.model!r}: {text}", cause), now)
+
+    def expire(self, gone: Expired, now: int) -> None:
+        """A row has waited too long."""
+        entry = self.forget(gone.request)
+        request = entry.request
+        waited = f"model {request.model!r}: waited {(now - request.arrival_ns) / 1e6:.1f} ms in the queue"
+        if not gone.hopeless:
+            self.end(entry, Event.EXPIRE, DeadlineExceeded(f"{waited}, its level's limit"), now)
+            return
+        target_ms = (request.deadline_ns - request.arrival_ns) / 1e6
+        text = f"{waited} and could no longer be done {target_ms:.1f} ms after its submission; late rows are dropped"
+        self.end(entry, Event.DROP, DeadlineExceeded(text), now)
+
+    def retry(self, request_id: int, now: int) -> None:
+        """A row goes back to the queue, to be run again from its start; whoever listens hears no step twice."""
+        entry = self.entries[request_id]
+        if entry.listener is not None:
+            entry.listener.rewind()
+        self._ledger.move(entry, Event.RETRY, now)
+
+    # -- those who listen ----------------------------------------------------------------------------------------
+
+    def started(self, request_ids: Iterable[int]) -> None:
+        """These rows enter a graph with loops."""
+        self._listened = self._listened or any(self.entries[request_id].listener for request_id in request_ids)
+
+    def listened_to(self, request_ids: Iterable[int]) -> bool:
+        """Whether anybody listens to one of these rows. Costs nothing until somebody ever has."""
+        entries = self.entries
+        return self._listened and any(entries[request_id].listener for request_id in request_ids)
+
+    def hear(self, emitted: Emitted) -> None:
+        """Steps are due for those who listen."""
+        heard = [
+            (listener, step)
+            for request_id, step in emitted.items()
+            if (listener := self.entries[request_id].listener) is not None and listener.hears()
+        ]
+        if heard:
+            self._delivery.add(Heard(heard))
