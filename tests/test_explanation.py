@@ -31,6 +31,14 @@ def test_sentences() -> None:
     ]
 
 
+def test_rows_that_join_a_running_loop() -> None:
+    """How many came, and that the sub-batch was there before."""
+    task = Task("m", 4, 0, 5, 5, (7, 8), None, Reason.JOIN_STEP, None, 6)
+    (one,) = latest([Decision(2_000_000, task)], GRAPHS, 1)
+    assert one.joined
+    assert str(one) == "2.000 ms, model 'm': 2 of 5 rows joined sub-batch 4; join: newcomers enter the running loop"
+
+
 def test_what_tells_something() -> None:
     """Starts and comparisons; a sub-batch that merely went on decided nothing."""
     assert [telling(decision.task) for decision in LOG] == [True, False, True, True]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazybatch.core.request import Request
-from lazybatch.core.task import Merge, Reason, Task
+from lazybatch.core.task import Completion, Merge, Reason, Split, Task
 from lazybatch.errors import InvalidInput
 from lazybatch.metrics import Histogram, Meter, Observer, Observers, Outcome, Summary, latency_summary
 
@@ -193,6 +193,23 @@ class TestMeter:
         stats = meter.of("m")
         assert (stats.arrived, stats.outcomes["completed"], stats.latency.count) == (1, 1, 1)
         assert (stats.dispatches, stats.sub_batches, stats.preemptions, stats.merges) == (0, 0, 0, 0)
+
+    def test_iterations_and_who_leaves(self) -> None:
+        """Steps, rows in them, rows that left before others, rows that a maximum ended; also in the total."""
+        meter = Meter(since_ns=5)
+        meter.stepped(4, task(rows=9), Completion())
+        meter.stepped(5, task(rows=4), Completion(split=Split("m", 1, 2, (1, 2))))
+        meter.stepped(6, task(rows=3), Completion(finished=(3,), truncated=(3,)))
+        meter.stepped(7, task(rows=2), Completion(evicted=(4,), finished=(5,)))
+        meter.stepped(8, task(rows=1), Completion(truncated=(6,)))
+        for stats in (meter.of("m"), meter.total()):
+            assert (stats.steps, stats.iterations, stats.left_early, stats.truncated) == (4, 10, 3, 2)
+
+    def test_rows_that_join_at_once(self) -> None:
+        """A sub-batch that is merged the moment it begins counts as both, as in the simulator's result."""
+        meter = Meter()
+        meter.opened(0, task(opened=(1,))._replace(joined=3))
+        assert (meter.of("m").sub_batches, meter.of("m").merges) == (1, 1)
 
     def test_unknown_model_is_all_zero(self) -> None:
         """A model never seen has zero counts and no distributions; a snapshot does not change afterwards."""

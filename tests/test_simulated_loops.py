@@ -12,6 +12,7 @@ from lazybatch.core.request import Request
 from lazybatch.core.task import Completion, Merge, Reason, Split, Task
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.simulated_loops import TripCounter
+from lazybatch.metrics import Observer, Outcome
 from lazybatch.simulator import SimulationResult, simulate
 
 TABLE = LatencyTable("m", ("encode", "step"), (1, 4), ((50, 80), (10, 16)), ((50, 80), (10, 16)))
@@ -34,6 +35,34 @@ def test_rows_leave_at_their_own_step(known: bool) -> None:
     """Two rows encode together (60 ns) and step (12 ns); the one with a single trip has its result before the other."""
     result = simulated(Continuous(), [(0, 1), (0, 3)], known=known)
     assert result.latencies_ns == {0: 60 + 12, 1: 60 + 12 + 10 + 10}
+
+
+def test_observers_see_every_step() -> None:
+    """The simulator tells iterations as the engine does: after the node, before the rows that end with it."""
+    seen: list[str] = []
+
+    class Steps(Observer):
+        def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
+            seen.append(f"ran {task.node}")
+
+        def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
+            seen.append(f"step of {task.rows}, finished {completion.finished}")
+
+        def exited(self, now_ns: int, request: Request, outcome: Outcome, first_dispatch_ns: int | None) -> None:
+            seen.append(f"ended {request.id}")
+
+    requests = [Request(0, "m", 0), Request(1, "m", 0)]
+    lanes = [LaneSpec(GRAPH, TABLE, max_batch_size=4)]
+    simulate(lanes, Continuous(), requests, trips={0: (1,), 1: (2,)}, observers=[Steps()])
+    assert seen == [
+        "ran 0",
+        "ran 1",
+        "step of 2, finished (0,)",
+        "ended 0",
+        "ran 1",
+        "step of 1, finished (1,)",
+        "ended 1",
+    ]
 
 
 def test_a_graph_batch_ends_as_a_whole() -> None:

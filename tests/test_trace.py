@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from lazybatch.core.graph import NodeGraph
+from lazybatch.core.policies import Continuous, GraphBatching, LazyBatching, Policy
 from lazybatch.core.request import Request
-from lazybatch.core.task import Comparison, Merge, Reason, Task
+from lazybatch.core.task import Comparison, Completion, Merge, Reason, Split, Task
 from lazybatch.errors import InvalidInput
 from lazybatch.metrics import Observers, Outcome
 from lazybatch.trace import TraceWriter
+from tests.engine.kit import run_dry, stepped
+from tests.engine.loop_kit import Given, Rounds, admitted
 
 GRAPH = NodeGraph.chain("m", ["conv", "fc"])
 
@@ -227,6 +230,80 @@ def test_unknown_sub_batches_are_ignored(tmp_path: Path) -> None:
         writer.preempted(1, task(9, 0, preempted=8))
         writer.exited(2, Request(1, "m", 0), Outcome.COMPLETED, 0)
     check_format(events(path))
+
+
+def test_rows_that_leave_a_loop_go_on_as_a_bar_of_their_own(tmp_path: Path) -> None:
+    """The split is marked where they leave; both bars end with their last rows."""
+    path = tmp_path / "trace.json"
+    requests = [Request(k, "m", 0) for k in (1, 2)]
+    with TraceWriter(path, [GRAPH]) as writer:
+        for request in requests:
+            writer.arrived(0, request)
+        start = task(1, 0, opened=(1, 2), rows=2)
+        writer.opened(10, start)
+        writer.dispatched(10, 20, start)
+        writer.stepped(20, start, Completion())
+        writer.stepped(20, start, Completion(split=Split("m", 1, 5, (2,))))
+        writer.stepped(20, task(9, 0), Completion(split=Split("m", 9, 10, (7,))))
+        writer.dispatched(20, 30, task(5, 1))
+        writer.exited(30, requests[1], Outcome.COMPLETED, 10)
+        writer.dispatched(30, 40, task(1, 0))
+        writer.exited(40, requests[0], Outcome.COMPLETED, 10)
+    found = events(path)
+    check_format(found)
+    bars = [(e["ph"], e["name"], e["tid"], e["ts"]) for e in found if e["ph"] in "BE"]
+    assert bars == [
+        ("B", "sub-batch 1", 1, 0.01),
+        ("B", "sub-batch 5", 2, 0.02),
+        ("E", "sub-batch 5", 2, 0.03),
+        ("E", "sub-batch 1", 1, 0.04),
+    ]
+    (mark,) = [e for e in found if e["name"] == "split"]
+    assert (mark["tid"], mark["args"]) == (1, {"target": 5, "requests": [2]})
+
+
+def test_rows_that_join_a_running_loop_at_once(tmp_path: Path) -> None:
+    """No bar of their own: a mark on the one they join; a writer that has not seen that one begin begins it here."""
+    path = tmp_path / "trace.json"
+    requests = [Request(k, "m", 0) for k in (1, 2, 3)]
+    with TraceWriter(path, [GRAPH]) as writer:
+        for request in requests:
+            writer.arrived(0, request)
+        writer.opened(10, task(1, 0, opened=(1,)))
+        writer.opened(20, task(1, 0, opened=(2,), rows=2)._replace(joined=2))
+        writer.opened(30, task(7, 0, opened=(3,), rows=2)._replace(joined=8))
+        for request in requests:
+            writer.exited(40, request, Outcome.COMPLETED, 10)
+    found = events(path)
+    check_format(found)
+    assert [(e["name"], e["args"]["requests"]) for e in found if e["ph"] == "B"] == [
+        ("sub-batch 1", [1]),
+        ("sub-batch 7", [3]),
+    ]
+    (mark,) = [e for e in found if e["name"] == "joined"]
+    assert (mark["tid"], mark["args"]) == (1, {"requests": [2]})
+
+
+@pytest.mark.parametrize("policy", [Continuous(), LazyBatching(), GraphBatching()])
+def test_a_run_with_loops_draws_a_picture_that_holds(tmp_path: Path, policy: Policy) -> None:
+    """Joins, splits, merges, a cancelled row and one that fails: every bar and span still ends."""
+    path = tmp_path / "trace.json"
+    model = Rounds(4, (0, 1), (2, 3), whole=isinstance(policy, GraphBatching))
+    with TraceWriter(path, [model.graph]) as writer:
+        engine, _ = stepped(model.served(), policy=policy, observers=[writer])
+        futures = []
+        for k in range(12):
+            given = Given(k, (1 + k % 4, 1 + k % 3), bad=(2, 0) if k == 7 else None)
+            futures += engine.submit(model.name, admitted(model, given))
+            engine.step()
+            if k == 5:
+                futures[4].cancel()
+        run_dry(engine)
+        assert engine._driver._watch.errors == 0
+    found = events(path)
+    check_format(found)
+    marks = {e["name"] for e in found if e["ph"] == "i"}
+    assert isinstance(policy, GraphBatching) or {"split", "merged"} <= marks
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
