@@ -92,6 +92,7 @@ class LoopExecutor(Executor, Protocol):
 
     A row that is done does not always leave at once: policies that run whole batches keep it until all are. It is run
     along then, but its state, its collected outputs and its number of iterations stay what they were when it was done.
+    Where the others are cancelled meanwhile, one more iteration runs for nobody before the rest leaves.
     """
 
     def leave(self, sub_batch: int, requests: Collection[int]) -> dict[int, Any]:

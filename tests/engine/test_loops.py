@@ -120,6 +120,20 @@ def test_whole_batches_wait_for_their_longest_row() -> None:
     assert (engine.stats().left_early, engine.stats().iterations) == (0, 8)
 
 
+def test_rows_that_wait_for_one_that_is_cancelled_get_their_answers() -> None:
+    """In a whole batch the longest row is withdrawn when all others are done: they leave with the next step."""
+    for spans in ((0, 1), (0, 2)):
+        model = Rounds(2, spans, whole=True)
+        given = givens((1, 1), (2, 10**9), (3, 2))
+        engine, futures, _ = serve(model, *given, policy=GraphBatching())
+        for _ in range(5):
+            engine.step()
+        assert futures[1].cancel()
+        ends_well(engine, model)
+        assert errors_of(futures) == [None, "cancelled", None]
+        assert [futures[k].result() for k in (0, 2)] == [expected(model, given[k]) for k in (0, 2)]
+
+
 def test_a_row_cancelled_in_a_loop_makes_room_at_the_next_boundary() -> None:
     """Its place in the batch goes to the next row that waits, and its mates do not notice."""
     model = Rounds(2, (0, 1))
