@@ -31,7 +31,6 @@ SHELL = (
     "partition",
     "executors",
     "loading",
-    "checking",
     "workload",
     "metrics",
     "profiles",
@@ -93,7 +92,6 @@ RULES: dict[str, Rule] = {
         ("errors", "config", "core", "program", "program_loading", "partition", "executors"), _third("numpy")
     ),
     "program_loading": Rule(("errors", "program", "executors")),
-    "checking": Rule(("errors", "config", "core", "program", "partition", "executors"), _third("numpy")),
     "engine": Rule(
         ("errors", "config", "core", "executors.base", "executors.callable", "metrics", "engine"), _third("numpy")
     ),
@@ -107,10 +105,11 @@ RULES: dict[str, Rule] = {
     "profiler": Rule((*SHELL, "executors"), _third("numpy rich")),
     # layer 4
     "api": Rule((*SHELL, "engine", "profiler"), _third("numpy")),
-    "": Rule((*SHELL, "engine", "profiler", "simulator", "api")),
+    "checking": Rule(("errors", "core", "program", "partition", "executors", "engine", "api"), _third("numpy")),
+    "": Rule((*SHELL, "checking", "engine", "profiler", "simulator", "api")),
     # layer 5
     "cli": Rule(
-        (*SHELL, "engine", "profiler", "simulator", "api", "cli", "demo", ""),
+        (*SHELL, "checking", "engine", "profiler", "simulator", "api", "cli", "demo", ""),
         _third("numpy typer click rich matplotlib"),
     ),
     "__main__": Rule(("cli",)),

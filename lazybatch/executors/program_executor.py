@@ -192,6 +192,12 @@ class ProgramExecutor:
         for stage in self._stages:
             stage.chain.shutdown()
 
+    def limit(self, rounds: Sequence[int]) -> None:
+        """For measuring: whatever rows say, none makes more than so many iterations, per loop."""
+        loops = [stage for stage in self._stages if isinstance(stage, LoopStage)]
+        for stage, most in zip(loops, rounds, strict=True):
+            stage.rounds = most
+
     # -- memory ----------------------------------------------------------------------------------------------------
 
     def plan(self, row: Row) -> MemoryPlan:

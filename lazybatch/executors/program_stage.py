@@ -114,6 +114,8 @@ class LoopStage(ChainStage):
         self._cycle = plan.loop.cycle
         self._tapes: OrderedDict[Hashable, Tape] = OrderedDict()
         self._at_max = np.iinfo(np.int64).max if plan.loop.most is None else plan.loop.most
+        self.rounds = np.iinfo(np.int64).max
+        """After so many iterations a row is done, whatever it says; for measuring."""
         self._emitted: tuple[int, NDArray[np.int64] | None, NDArray[np.int64]] | None = None
 
     @property
@@ -184,6 +186,7 @@ class LoopStage(ChainStage):
                 done |= self._flags(state)
             if last:
                 done[:] = True
+            done |= behind >= self.rounds
             over = done | (behind >= self._at_max)
             if going is not None:
                 over &= ~tally.over

@@ -48,6 +48,9 @@ class Runner:
             for stage in model.graph.stages()
         ]
         self._executor = executor
+        limit = getattr(executor, "limit", None)
+        if rounds and limit is not None:
+            limit(rounds)
         self._rows = rows
         self._next_request = 0
         self._sub_batch = 0

@@ -1,6 +1,6 @@
-"""What `check` says of a model: may rows join, and what does serving it node by node cost?
+"""What is said of a model of one file: may rows join, and what does serving it node by node cost?
 
-Owns: `check`, `CheckReport` and its measuring, node by node against the whole model in one process, interleaved.
+Owns: `check_model`, `CheckReport` and its measuring, node by node against the whole model in one process, interleaved.
 Must not know: how the model was cut, the scheduler, printing.
 """
 
@@ -57,7 +57,7 @@ class CheckReport:
     notes: tuple[str, ...]
 
 
-def check(model: Model) -> CheckReport:
+def check_model(model: Model) -> CheckReport:
     """Measure a model from `lazybatch.load`.
 
     Raises `ModelError` where its directory no longer holds the whole model, `InvalidInput` for a plain callable.
