@@ -1,0 +1,146 @@
+"""Programs behind the batcher: real loops under every policy, streamed, cancelled and cut off, each row as if alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lazybatch as lb
+from lazybatch.core.lengths import LengthGuess
+from lazybatch.executors.program_model import ProgramModel
+from lazybatch.program import Append, Carry, Feed, Program, Repeat, Stage
+from tests.engine.kit import LONG_S, accounts
+from tests.executors import bodies
+from tests.executors.programs import matches, plain
+from tests.serving import flat_table
+
+POLICIES = ("graph", "continuous", "cellular", "lazy", "oracle", "aimd", "lookahead", "serial")
+TOLERANCE = 2e-6
+
+
+@pytest.fixture(scope="module")
+def count(tmp_path_factory: pytest.TempPathFactory) -> ProgramModel:
+    """A loop in whole numbers that counts from one input to another and ends at the latest after five steps."""
+    body: Any = lb.load(bodies.counter(tmp_path_factory.mktemp("count") / "counter.onnx"), cache=False)
+    loop = Repeat(carry={"n": Carry("n_next", "from")}, done="finished", trips_max=5, collect=("square",))
+    outputs = {"n": "count.n", "squares": "count.square"}
+    return ProgramModel(Program("count", (Stage("count", body, {"target": "to"}, loop),), outputs), {"count": body})
+
+
+@pytest.fixture(scope="module")
+def translate(tmp_path_factory: pytest.TempPathFactory) -> ProgramModel:
+    """Encoder, decoder with a cache and rows at their own positions, and something behind it."""
+    folder = tmp_path_factory.mktemp("translate")
+    makers = (("encoder", bodies.encoder), ("attention", bodies.attention), ("tail", bodies.tail))
+    parts: dict[str, Any] = {name: lb.load(make(folder / f"{name}.onnx"), cache=False) for name, make in makers}
+    loop = Repeat(
+        carry={"h": Carry("h_next", "encoder.h"), "keys": Append("key", 0, 7)},
+        iteration="position",
+        done="finished",
+        trips_max=6,
+        collect=("token",),
+    )
+    stages = (
+        Stage("encoder", parts["encoder"], {"source": Feed("source", (3, 6)), "length": Feed(length_of="source")}),
+        Stage("decoder", parts["attention"], {"memory": "encoder.memory"}, loop),
+        Stage(
+            "tail",
+            parts["tail"],
+            {"tokens": Feed("decoder.token", (8,)), "count": Feed(length_of="decoder.token"), "h": "decoder.h"},
+        ),
+    )
+    outputs = {"tokens": "decoder.token", "score": "tail.score"}
+    return ProgramModel(Program("translate", stages, outputs), {stage.name: stage.model for stage in stages})
+
+
+def counts(rows: int, seed: int = 1) -> list[dict[str, Any]]:
+    """Rows of `count`, some of which are cut off."""
+    rng = np.random.default_rng(seed)
+    return [{"from": np.array(rng.integers(0, 4)), "to": np.array(rng.integers(0, 12))} for _ in range(rows)]
+
+
+def sentences(rows: int, seed: int = 1) -> list[dict[str, Any]]:
+    """Rows of `translate`, of several lengths."""
+    rng = np.random.default_rng(seed)
+    return [{"source": rng.standard_normal((rng.integers(1, 7), 4)).astype(np.float32)} for _ in range(rows)]
+
+
+def served(models: dict[str, ProgramModel], policy: str, **options: Any) -> lb.LazyBatcher:
+    """A batcher over programs, with tables that make joining worth while."""
+    tables = {name: flat_table(model) for name, model in models.items()}
+    return lb.LazyBatcher(models, policy=policy, table=tables, sla=5.0, allow_foreign_table=True, **options)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_answers_as_the_plain_loop(policy: str, count: ProgramModel, translate: ProgramModel) -> None:
+    """Two programs at once, rows handed in by several threads: every result is that of the row by itself."""
+    models = {"count": count, "translate": translate}
+    rows = [("count", row) for row in counts(24)] + [("translate", row) for row in sentences(24)]
+    futures: list[Any] = [None] * len(rows)
+
+    def submit(first: int) -> None:
+        for k in range(first, len(rows), 3):
+            futures[k] = batcher.submit(rows[k][1], model=rows[k][0])
+
+    lengths = {"count": LengthGuess.of([1, 2, 5]), "translate": LengthGuess.of([2, 3, 6])}
+    with served(models, policy, lengths=lengths, max_batch_size=8) as batcher:
+        threads = [threading.Thread(target=submit, args=(first,)) for first in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        cut = 0
+        for (name, row), future in zip(rows, futures, strict=True):
+            answer = future.result(LONG_S)
+            matches(answer, plain(models[name], row), TOLERANCE)
+            cut += answer.truncated
+        stats = batcher.stats()
+    assert stats.policy_failures == 0
+    assert stats.truncated == cut > 0
+    accounts(batcher.stats())
+
+
+def test_streams_bring_what_the_result_holds(count: ProgramModel, translate: ProgramModel) -> None:
+    """Step by step the same values that are stacked in the result; synchronous and asynchronous."""
+    models = {"count": count, "translate": translate}
+
+    async def consume(row: dict[str, Any]) -> None:
+        stream = batcher.astream(row, model="translate")
+        steps = [step["token"] async for step in stream]
+        answer = await asyncio.wrap_future(stream.future)
+        assert np.array_equal(np.stack(steps), answer["tokens"])
+        matches(answer, plain(translate, row), TOLERANCE)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*map(consume, sentences(10, seed=5)))
+
+    with served(models, "continuous", max_batch_size=4) as batcher:
+        for row in counts(10, seed=4):
+            with batcher.stream(row, model="count") as stream:
+                squares = np.array([step["square"] for step in stream])
+                answer = stream.future.result()
+            assert np.array_equal(squares, answer["squares"])
+            matches(answer, plain(count, row), 0.0)
+        asyncio.run(all_of_them())
+
+
+def test_a_stream_that_is_left_frees_its_row(translate: ProgramModel) -> None:
+    """Rows withdrawn in the middle of a loop do not disturb those beside them, and nothing is left behind."""
+    rows = sentences(30, seed=8)
+    with served({"translate": translate}, "continuous", max_batch_size=4) as batcher:
+        kept = []
+        for k, row in enumerate(rows):
+            if k % 3:
+                kept.append((row, batcher.submit(row)))
+                continue
+            for _ in batcher.stream(row):
+                break
+        for row, future in kept:
+            matches(future.result(LONG_S), plain(translate, row), TOLERANCE)
+    accounts(batcher.stats())
+    executor: Any = batcher._executors["translate"]
+    assert (executor._at, executor._rows) == ({}, {})
