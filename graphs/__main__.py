@@ -10,6 +10,9 @@ from pathlib import Path
 
 from graphs.build import BuildError, save
 from graphs.export import ExportError, compare, describe, export
+from graphs.plans import plan
+from graphs.programs import compare_program, export_program
+from graphs.sizes import FULL, TINY
 from graphs.zoo import LENGTH_DEFAULT, LENGTH_MAX, ZOO
 
 
@@ -28,11 +31,11 @@ def _parser() -> argparse.ArgumentParser:
     make = commands.add_parser(
         "export",
         help="build a model and write it as ONNX with a dynamic batch",
-        description="Build a model with seeded weights, write it as ONNX with a dynamic batch, and check the file "
-        "against torch on fresh inputs. Prints one JSON object per model. "
-        "Example: python -m graphs export --model bert-base --length 128 -o out/zoo",
+        description="Build a model with seeded weights, write it as ONNX with a dynamic batch (models with loops as a "
+        "folder with a program.json), and check the files against torch on fresh inputs. Prints one JSON object per "
+        "model. Example: python -m graphs export --model gnmt -o out/zoo",
     )
-    _common(make)
+    _common(make, [*ZOO, *FULL])
     make.add_argument(
         "--length",
         type=_length,
@@ -40,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"tokens per row of BERT, 2 to {LENGTH_MAX}, or 'any' for a dynamic length (default {LENGTH_DEFAULT})",
     )
+    make.add_argument("--tiny", action="store_true", help="models with loops: narrow and short ones, for tests")
     program = commands.add_parser(
         "build",
         help="build a model and write it as a torch program with a dynamic batch",
@@ -47,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         "which `lazybatch` takes like an ONNX file. Prints one JSON object per model. "
         "Example: python -m graphs build --model all -o out/zoo",
     )
-    _common(program)
+    _common(program, [*ZOO])
     program.add_argument(
         "--length",
         type=int,
@@ -59,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _common(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--model", required=True, choices=[*ZOO, "all"], help="which model; 'all' for each of them")
+def _common(command: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    command.add_argument("--model", required=True, choices=[*names, "all"], help="which model; 'all' for each of them")
     command.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="folder to write into")
     command.add_argument("--seed", type=int, default=0, help="seed of the weights (default 0)")
 
@@ -71,20 +75,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "list":
         for name, entry in ZOO.items():
             print(f"{name:12} {entry.title:12} {', '.join(entry.inputs)} -> {', '.join(entry.outputs)}")
+        for name, size in FULL.items():
+            made = plan(name, size)
+            stages = " -> ".join(f"{part.name}{' (loop)' if part.loop else ''}" for part in made.parts)
+            print(f"{name:12} {stages} -> {', '.join(made.outputs)}")
         return 0
-    for name in ZOO if options.model == "all" else [options.model]:
+    every = ZOO if options.command == "build" else [*ZOO, *FULL]
+    for name in every if options.model == "all" else [options.model]:
         try:
-            if options.command == "build":
-                file = save(name, options.output, length=options.length, seed=options.seed)
-                print(json.dumps({"model": name, "file": str(file), "bytes": file.stat().st_size}))
-                continue
-            path = export(name, options.output, length=options.length, seed=options.seed)
-            difference = compare(name, path, length=options.length or LENGTH_DEFAULT, seed=options.seed)
+            print(json.dumps({"model": name, **_made(options, name)}), flush=True)
         except (BuildError, ExportError, OSError) as error:
             print(f"graphs: {error}", file=sys.stderr)
             return 1
-        print(json.dumps({"model": name, **describe(path), "relative_difference_from_torch": difference}))
     return 0
+
+
+def _made(options: argparse.Namespace, name: str) -> dict[str, object]:
+    """Write one model; what there is to say of it."""
+    if options.command == "build":
+        file = save(name, options.output, length=options.length, seed=options.seed)
+        return {"file": str(file), "bytes": file.stat().st_size}
+    if name in FULL:
+        size = (TINY if options.tiny else FULL)[name]
+        path = export_program(name, options.output, size=size, seed=options.seed)
+        differences = compare_program(name, path, size=size, seed=options.seed)
+        stages = {
+            stage: {**describe(path.parent / f"{stage}.onnx"), "relative_difference_from_torch": difference}
+            for stage, difference in differences.items()
+        }
+        return {"file": str(path), "stages": stages}
+    path = export(name, options.output, length=options.length, seed=options.seed)
+    difference = compare(name, path, length=options.length or LENGTH_DEFAULT, seed=options.seed)
+    return {**describe(path), "relative_difference_from_torch": difference}
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ Must not know: the networks themselves.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +46,39 @@ def export(name: str, directory: Path, *, length: int | None = LENGTH_DEFAULT, s
     axes: dict[int, Any] = {0: torch.export.Dim("batch", min=1, max=1 << 16)}
     if entry.tokens and length is None:
         axes[1] = torch.export.Dim("length", min=2, max=512)
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / file_name(name, length)
+    write(model, path, dict(zip(entry.inputs, example, strict=True)), entry.outputs, axes)
+    return path
+
+
+def write(
+    model: Any,
+    path: Path,
+    example: Mapping[str, Any],
+    outputs: Sequence[str],
+    axes: Mapping[int, Any] | None = None,
+    translations: Mapping[Any, Callable[..., Any]] | None = None,
+) -> None:
+    """Write a torch module as one ONNX file; a file already there is replaced in one step.
+
+    example: its arguments in order, tensors by the names the inputs are to have. axes: what may vary, by dimension;
+    None: the batch. translations: ONNX forms of operators that torch does not know.
+    """
+    import torch
+
+    varying = {0: torch.export.Dim("batch", min=1, max=1 << 16)} if axes is None else axes
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with _quiet():
             program = torch.onnx.export(
                 model,
-                example,
-                input_names=list(entry.inputs),
-                output_names=list(entry.outputs),
+                tuple(example.values()),
+                input_names=list(example),
+                output_names=list(outputs),
                 opset_version=OPSET,
-                dynamic_shapes=tuple(axes for _ in example),
+                dynamic_shapes=_shapes(model, len(example), varying),
+                custom_translation_table=dict(translations or {}),
                 dynamo=True,
                 external_data=False,
             )
@@ -65,7 +87,14 @@ def export(name: str, directory: Path, *, length: int | None = LENGTH_DEFAULT, s
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    return path
+
+
+def _shapes(model: Any, count: int, axes: Mapping[int, Any]) -> tuple[Any, ...]:
+    """The same axes for every argument, as ``forward`` takes them: starred ones together."""
+    kinds = [parameter.kind for parameter in inspect.signature(model.forward).parameters.values()]
+    plain = sum(kind is not inspect.Parameter.VAR_POSITIONAL for kind in kinds)
+    shapes: tuple[Any, ...] = tuple(axes for _ in range(min(plain, count)))
+    return shapes if plain == len(kinds) else (*shapes, tuple(axes for _ in range(count - plain)))
 
 
 @contextlib.contextmanager
@@ -103,13 +132,14 @@ def compare(name: str, path: Path, *, rows: int = 3, length: int = LENGTH_DEFAUL
     wanted = [tensor.numpy() for tensor in (answer if isinstance(answer, tuple) else (answer,))]
     session = open_session(path, optimise=True)
     got = session.run(list(ZOO[name].outputs), inputs)
-    difference = max(_relative(ours, theirs) for ours, theirs in zip(got, wanted, strict=True))
+    difference = max(relative(ours, theirs) for ours, theirs in zip(got, wanted, strict=True))
     if not difference <= TOLERANCE:
         raise ExportError(f"{path}: differs from torch by {difference:.2e} of the largest value, allowed {TOLERANCE}")
     return difference
 
 
-def _relative(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+def relative(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+    """Largest difference over the largest of ``theirs``; NaN where those are not finite."""
     if not np.isfinite(theirs).all():
         return float("nan")
     return float(np.abs(ours - theirs).max() / np.abs(theirs).max())

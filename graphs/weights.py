@@ -1,7 +1,7 @@
 """Seeded weights that behave like trained ones.
 
 Owns: initialisation and the calibration of BatchNorm statistics.
-Must not know: any particular network.
+Must not know: any particular network; of the layers, only those that networks share.
 
 Two things matter for a benchmark. BatchNorm must have statistics and scales that are not 0 and 1, or folding it into
 a convolution would fold nothing; and activations must keep their scale from the first layer to the last, because
@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+
+from graphs.greedy import Greedy
+from graphs.recurrent import LstmStep, SequenceLstm
 
 
 def seed_convolutional(model: nn.Module, example: Tensor, seed: int) -> None:
@@ -60,4 +63,46 @@ def seed_transformer(model: nn.Module, seed: int) -> None:
             elif isinstance(module, nn.LayerNorm):
                 module.weight.normal_(1.0, 0.1, generator=generator)
                 module.bias.normal_(0.0, 0.05, generator=generator)
+    model.eval()
+
+
+def seed_recurrent(model: nn.Module, seed: int) -> None:
+    """Give a recurrent network seeded weights: unit gain from inputs, states that are kept for some steps; eval."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, SequenceLstm):
+                module.w.normal_(0.0, module.w.shape[2] ** -0.5, generator=generator)
+                module.r.normal_(0.0, module.hidden**-0.5, generator=generator)
+                module.b.zero_()
+                module.b[:, 2 * module.hidden : 3 * module.hidden] = 1.0  # forget gates open
+            elif isinstance(module, nn.Embedding):
+                module.weight.normal_(0.0, 1.0, generator=generator)
+            elif isinstance(module, nn.Linear):
+                module.weight.normal_(0.0, module.in_features**-0.5, generator=generator)
+                if module.bias is not None:
+                    module.bias.normal_(0.0, 0.1, generator=generator)
+        for module in model.modules():
+            if isinstance(module, LstmStep):
+                hidden = module.gates.out_features // 4
+                module.gates.bias[2 * hidden : 3 * hidden] = 1.0
+            elif isinstance(module, Greedy):
+                module.forbid()
+    model.eval()
+
+
+def seed_attention(model: nn.Module, seed: int) -> None:
+    """Give the translating Transformer seeded weights of unit gain; embeddings of variance 1 / width; eval."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.weight.normal_(0.0, module.in_features**-0.5, generator=generator)
+                module.bias.normal_(0.0, 0.05, generator=generator)
+            elif isinstance(module, nn.LayerNorm):
+                module.weight.normal_(1.0, 0.1, generator=generator)
+                module.bias.normal_(0.0, 0.05, generator=generator)
+        for module in model.modules():
+            if isinstance(module, Greedy):
+                module.forbid()
     model.eval()

@@ -1,0 +1,75 @@
+"""The models with loops that benchmarks run: exported on first use, with seeded rows and lengths that were seen.
+
+Owns: `Looped` and `looped`: names, files, rows, how often a row really goes round.
+Must not know: what is measured, how programs are served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lazybatch as lb
+from bench.common import CACHE, progress
+from graphs.export import ExportError
+from graphs.programs import LENGTHS_FILE, ensure_program
+from graphs.sizes import FULL, TINY, Row, Size, requests
+from lazybatch.errors import InvalidInput
+
+ZOO_FOLDER = CACHE / "zoo"
+TINY_FOLDER = CACHE / "zoo-tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class Looped:
+    """A program's file and a maker of rows. make: rows as callers submit them, from a number and a seed.
+
+    trips: how many iterations a row makes in each loop, in order; what a simulation needs to be told.
+    lengths: file of (source, target) lengths that were seen, none of them of the rows that are served.
+    """
+
+    name: str
+    path: Path
+    make: Callable[[int, int], list[Row]]
+    trips: Callable[[Row], tuple[int, ...]]
+    lengths: Path
+
+    def load(self) -> Any:
+        """The model, its stages split and proved joinable or not."""
+        return lb.load(self.path)
+
+    def rows(self, count: int, seed: int = 0) -> list[Row]:
+        """Rows of different lengths, without a batch axis."""
+        return self.make(count, seed)
+
+
+def _zoo(name: str, sizes: Mapping[str, Size], folder: Path) -> Looped:
+    progress(f"exporting {name}")
+    try:
+        path = ensure_program(name, folder, size=sizes[name])
+    except ExportError as error:
+        raise InvalidInput(str(error)) from error
+    return Looped(
+        name,
+        path,
+        lambda count, seed: requests(sizes[name], count, seed=seed),
+        lambda row: (int(row["target_length"]),),
+        path.parent / LENGTHS_FILE,
+    )
+
+
+LOOPED: Mapping[str, Callable[[], Looped]] = {
+    **{name: partial(_zoo, name, FULL, ZOO_FOLDER) for name in FULL},
+    **{f"{name}-tiny": partial(_zoo, name, TINY, TINY_FOLDER) for name in TINY},
+}
+"""By name; exported when asked for (needs torch)."""
+
+
+def looped(name: str) -> Looped:
+    """A model with loops by name. Raises `InvalidInput` for a name that is none."""
+    if name not in LOOPED:
+        raise InvalidInput(f"model {name!r} is no program; known are {', '.join(LOOPED)}")
+    return LOOPED[name]()
