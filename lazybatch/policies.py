@@ -8,7 +8,7 @@ The registry of the pure core cannot make `lookahead`: that one consults a contr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from lazybatch.controls import control_of, loop_controls_of
@@ -16,11 +16,14 @@ from lazybatch.core import policies
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.policies.base import Policy
 from lazybatch.core.policies.lookahead import Lookahead
+from lazybatch.core.policies.riding import Riding
 from lazybatch.errors import InvalidInput
 
 LOOKAHEAD = "lookahead"
 DEFAULT = LOOKAHEAD
 """The policy where latency tables are there; without one it is "graph"."""
+RIDDEN = frozenset({LOOKAHEAD, "graph", "lazy", "oracle"})
+"""Policies that take narrower rows along where lanes allow it. The others are defined by what a batch may hold."""
 
 
 def names() -> tuple[str, ...]:
@@ -57,6 +60,7 @@ def make_policy(policy: str | Policy, lanes: Sequence[LaneSpec], **options: Any)
     options: of the policy's constructor, for example ``window_ns`` of "graph". For "lookahead", each lane's control is
     taken from the cache, or solved (0.2 s for a maximum batch of 16, 0.4 s for 64; that of a loop 0.4 s for 8 rows, 2 s
     for 64) and kept there.
+    Where rows of some lanes may ride in batches of wider ones, a policy of `RIDDEN` is made a `Riding` one.
     Raises `InvalidInput` for an unknown policy, options it does not take, or a lane without the table it needs.
     """
     check_policy(policy)
@@ -64,6 +68,11 @@ def make_policy(policy: str | Policy, lanes: Sequence[LaneSpec], **options: Any)
         if options:
             raise InvalidInput(f"policy {policy!r} is ready made and takes no options, got {sorted(options)}")
         return policy
+    made = _by_name(policy, lanes, options)
+    return Riding(made) if policy in RIDDEN and any(spec.wider for spec in lanes) else made
+
+
+def _by_name(policy: str, lanes: Sequence[LaneSpec], options: Mapping[str, Any]) -> Policy:
     if policy != LOOKAHEAD:
         return policies.by_name(policy, **options)
     controls = {spec.graph.model: control_of(spec) for spec in lanes}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from lazybatch.engine import ServedModel
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import MemoryPlan, Model
 from lazybatch.executors.callable import CallableModel
+from lazybatch.executors.padded import PaddedModel
 from lazybatch.profiles import check_table
 
 _log = logging.getLogger("lazybatch.api")
@@ -173,14 +175,14 @@ def make_policy(options: BatcherOptions, lanes: Sequence[LaneSpec]) -> Policy:
 def to_lanes(
     served: Sequence[Served], options: BatcherOptions, lengths: Mapping[str, Lengths] = MappingProxyType({})
 ) -> list[LaneSpec]:
-    """The models as the scheduler sees them."""
+    """The models as the scheduler sees them: a lane each, or one per length where rows are padded to several."""
     levels = {
         priority: PriorityLevel(
             None if level.queue_timeout is None else to_ns(level.queue_timeout), on_timeout=level.on_timeout
         )
         for priority, level in options.levels.items()
     }
-    return [
+    lanes = [
         LaneSpec(
             replace(one.model.graph, model=one.name),
             latency=one.table,
@@ -196,18 +198,36 @@ def to_lanes(
         )
         for one in served
     ]
+    return [made for one, lane in zip(served, lanes, strict=True) for made in _by_length(one, lane)]
+
+
+def _by_length(one: Served, lane: LaneSpec) -> list[LaneSpec]:
+    """The lanes of a model, of each length that its rows are padded to, with the latencies measured there."""
+    if not isinstance(one.model, PaddedModel):
+        return [lane]
+    lengths = one.model.padded_lengths
+    names = [f"{one.name}/{length}" for length in lengths]
+    return [
+        replace(
+            lane,
+            graph=replace(lane.graph, model=name),
+            latency=None if one.table is None else one.table.at(length),
+            length=length,
+            wider=tuple(names[number + 1 :]) if one.model.pad.ride else (),
+        )
+        for number, (name, length) in enumerate(zip(names, lengths, strict=True))
+    ]
 
 
 def to_engine(served: Sequence[Served], lanes: Sequence[LaneSpec]) -> list[ServedModel]:
-    """Lanes with their executors, memory planned. Raises `ModelError`, `InvalidInput`."""
-    return [
-        ServedModel(
-            lane,
-            one.model.executor(max_batch_size=one.options.max_batch_size if one.model.joinable else 1),
-            pooled=one.pooled,
-        )
-        for one, lane in zip(served, lanes, strict=True)
-    ]
+    """Lanes with their executors, memory planned; those of one model share one. Raises `ModelError`, `InvalidInput`."""
+    models = []
+    rest = iter(lanes)
+    for one in served:
+        executor = one.model.executor(max_batch_size=one.options.max_batch_size if one.model.joinable else 1)
+        count = len(one.model.padded_lengths) if isinstance(one.model, PaddedModel) else 1
+        models += [ServedModel(lane, executor, one.pooled, one.name) for lane in islice(rest, count)]
+    return models
 
 
 def memory_of(executor: object) -> MemoryPlan | None:

@@ -134,7 +134,8 @@ class LazyBatcher:
         trace: str | Path | None,
         name: str | None,
     ) -> Engine:
-        self._executors = {one.spec.graph.model: one.executor for one in models}
+        self._executors = {one.called: one.executor for one in models}
+        self._lanes = {one.spec.graph.model: one.called for one in models}
         writer: TraceWriter | None = None
         try:
             watching = [*observers]
@@ -278,7 +279,8 @@ class LazyBatcher:
         """
         whole("last", last, 0, 1 << 31)
         name = None if model is None else self._name(model)
-        return latest(self._engine.decisions(), self._graphs, last, name)
+        decisions = [one for one in self._engine.decisions() if name is None or self._lanes[one.task.model] == name]
+        return latest(decisions, self._graphs, last)
 
     @property
     def abandoned(self) -> bool:
@@ -326,7 +328,7 @@ class LazyBatcher:
     def _streaming(self, inputs: Any, model: str | None, limits: Mapping[str, Any]) -> Submit:
         given = RequestLimits(**limits)
         name = self._name(model)
-        if not self._graphs[name].loops:
+        if not self._models[name].graph.loops:
             raise InvalidInput(f"model {name!r} has no loop, so it makes no steps to stream; use predict or submit")
         rows = [self._admit(name, inputs)]
         return lambda sink: self._hand_in(name, rows, given, sink)[0]

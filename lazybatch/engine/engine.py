@@ -71,7 +71,8 @@ class Engine:
         self._clock = clock or MonotonicClock()
         self._name = name
         self._threaded = threaded
-        self._specs = {one.spec.graph.model: one.spec for one in served}
+        self._lanes = {(one.called, one.spec.length): one.spec.graph.model for one in served}
+        self._specs = {one.called: one.spec for one in served}
         self._own_threads: set[int] = set()
         self._ids = itertools.count()
         self._closed: str | None = None
@@ -79,7 +80,7 @@ class Engine:
         self._mailbox = Mailbox()
         observers = tuple(observers)
         self._watched = bool(observers)
-        self._ledger = Ledger(self._specs)
+        self._ledger = Ledger(self._specs, {lane: place for place, lane in self._lanes.items()})
         self._timers = Timers(self._clock, self._expire, self._start_thread if threaded else None)
         self._workers = None
         if threaded and any(one.pooled for one in served):
@@ -123,6 +124,7 @@ class Engine:
         spec = self._specs.get(model)
         if spec is None:
             raise InvalidInput(f"unknown model {model!r}; known are {', '.join(map(repr, self._specs))}")
+        lanes = [self._lanes[model, row.length] for row in rows]
         futures = [RequestFuture(on_own_thread=self.on_own_thread) for _ in rows]
         with self._ledger.lock:
             now = self._clock.now_ns() if arrival_ns is None else arrival_ns
@@ -131,8 +133,8 @@ class Engine:
             if limit_ns is not None:
                 deadline_ns = min(deadline_ns, limit_ns)
             requests = [
-                Request(next(self._ids), model, now, deadline_ns, row.signature, row.size, priority, row.trips)
-                for row in rows
+                Request(next(self._ids), lane, now, deadline_ns, row.signature, row.size, priority, row.trips)
+                for row, lane in zip(rows, lanes, strict=True)
             ]
             refusal = self._refusal(model, len(rows), limit_ns, now)
             if refusal is None:

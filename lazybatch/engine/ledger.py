@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 from types import MappingProxyType
@@ -49,6 +49,8 @@ class _Counts:
     accepted: int = 0
     retried: int = 0
     padding_rows: int = 0
+    tokens: int = 0
+    padded_tokens: int = 0
     states: dict[State, int] = field(default_factory=lambda: dict.fromkeys(State, 0))
     rejected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTIONS, 0))
 
@@ -56,6 +58,8 @@ class _Counts:
         self.accepted += other.accepted
         self.retried += other.retried
         self.padding_rows += other.padding_rows
+        self.tokens += other.tokens
+        self.padded_tokens += other.padded_tokens
         for state, rows in other.states.items():
             self.states[state] += rows
         for cause, rows in other.rejected.items():
@@ -67,13 +71,18 @@ class Ledger:
 
     policy_failures: decisions the policy could not make; written by the engine thread alone.
     live: entries by request id that have not ended, as far as the books go; see `open_entries`.
+    lanes: what the scheduler sees of a model under other names, with the model's and the length that rows are padded
+    to there.
     """
 
-    def __init__(self, models: Iterable[str]) -> None:
+    def __init__(
+        self, models: Iterable[str], lanes: Mapping[str, tuple[str, int | None]] = MappingProxyType({})
+    ) -> None:
         self.lock = RLock()
         self.live: dict[int, Entry] = {}
         self.policy_failures = 0
         self._counts = {model: _Counts() for model in models}
+        self._served = {model: (model, None) for model in self._counts} | dict(lanes)
         self._meter = Meter()
         self._notes: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._catching_up = False
@@ -92,7 +101,7 @@ class Ledger:
         """Count rows as accepted and waiting."""
         with self.lock:
             for entry in entries:
-                counts = self._counts[entry.request.model]
+                counts = self._counts[self._served[entry.request.model][0]]
                 counts.accepted += 1
                 counts.states[State.WAITING] += 1
                 self.live[entry.request.id] = entry
@@ -119,7 +128,7 @@ class Ledger:
         if not entry.move(event):
             return False
         request, after = entry.request, entry.state
-        counts = self._counts[request.model]
+        counts = self._counts[self._served[request.model][0]]
         counts.states[before] -= 1
         counts.states[after] += 1
         if after is State.RUNNING:
@@ -142,6 +151,10 @@ class Ledger:
         for entry in entries:
             if entry.waiting:
                 self._move(entry, Event.START, now_ns)
+        model, length = self._served[task.model]
+        if length is not None:
+            self._counts[model].tokens += sum([entry.request.size for entry in entries])
+            self._counts[model].padded_tokens += length * len(entries)
         self._meter.opened(now_ns, task)
         if task.preempted is not None:
             self._meter.preempted(now_ns, task)
@@ -160,7 +173,7 @@ class Ledger:
 
     def _dispatched(self, task: Task, start_ns: int, end_ns: int, failed: bool) -> None:
         self._meter.dispatched(start_ns, end_ns, task, failed)
-        self._counts[task.model].padding_rows += task.padded_rows - task.rows
+        self._counts[self._served[task.model][0]].padding_rows += task.padded_rows - task.rows
 
     def stepped(self, task: Task, completion: Completion, now_ns: int) -> None:
         """An iteration of a loop is over."""
@@ -204,7 +217,10 @@ class Ledger:
         """Everything at one moment."""
         with self.lock:
             self.catch_up()
-            models = {model: _stats(counts, self._meter.of(model)) for model, counts in self._counts.items()}
+            lanes: dict[str, list[str]] = {model: [] for model in self._counts}
+            for lane, (model, _) in self._served.items():
+                lanes[model].append(lane)
+            models = {model: _stats(counts, self._meter.of(*lanes[model])) for model, counts in self._counts.items()}
             total = _Counts()
             for counts in self._counts.values():
                 total.add(counts)
@@ -231,6 +247,8 @@ def _stats(
         dispatches=seen.dispatches,
         mean_rows=seen.mean_rows,
         padding_rows=counts.padding_rows,
+        tokens=counts.tokens,
+        padded_tokens=counts.padded_tokens,
         reasons=seen.reasons,
         preemptions=seen.preemptions,
         merges=seen.merges,

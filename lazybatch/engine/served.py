@@ -18,6 +18,8 @@ _OF_LOOPS = ("leave", "split", "emitted")
 class ServedModel:
     """A model with its executor. pooled: its (one) node runs on worker threads instead of the engine's own.
 
+    name: what callers call the model; None: as its graph. A model whose rows are padded to several lengths has several
+    lanes, with one executor.
     last: number of the graph's last node. ends: the last node of each loop's body; empty for a graph without loops.
 
     Raises `InvalidInput` for a graph with loops that is pooled, or whose executor is no `LoopExecutor`.
@@ -26,8 +28,14 @@ class ServedModel:
     spec: LaneSpec
     executor: Executor
     pooled: bool = False
+    name: str | None = None
     last: int = field(init=False)
     ends: frozenset[int] = field(init=False)
+
+    @property
+    def called(self) -> str:
+        """What callers call the model."""
+        return self.name or self.spec.graph.model
 
     def __post_init__(self) -> None:
         graph = self.spec.graph

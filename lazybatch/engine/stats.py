@@ -27,6 +27,8 @@ class Stats:
 
     batches: sub-batches started. dispatches: node runs (for a callable: calls); reasons: dispatches by reason.
     mean_rows: rows per dispatch. padding_rows: rows executed for nobody, summed over dispatches.
+    tokens: lengths of the rows that started, summed, and padded_tokens what they were padded to, of models whose rows
+    are padded; 0 elsewhere. What is over 1 in padded_tokens / tokens is computed for nobody.
     preemptions, merges: of sub-batches. policy_failures: decisions the policy could not make (it raised, or chose what
     cannot be done) and graph batching made in its place; in the total only.
     steps: runs of a whole loop body; iterations: rows in them, summed. left_early: rows that left a loop while others
@@ -52,6 +54,8 @@ class Stats:
     dispatches: int
     mean_rows: float | None
     padding_rows: int
+    tokens: int
+    padded_tokens: int
     reasons: Mapping[str, int]
     preemptions: int
     merges: int

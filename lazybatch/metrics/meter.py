@@ -123,16 +123,17 @@ class Meter(Observer):
         """A snapshot per model that has been seen."""
         return {model: counters.freeze() for model, counters in self._models.items()}
 
-    def of(self, model: str) -> ModelStats:
-        """The snapshot of one model; all zero and empty where nothing has been seen of it."""
-        return self._models.get(model, _Counters()).freeze()
+    def of(self, *models: str) -> ModelStats:
+        """The snapshot of one model, or of several together; all zero and empty where nothing has been seen of them."""
+        total = _Counters()
+        for model in models:
+            if model in self._models:
+                total.add(self._models[model])
+        return total.freeze()
 
     def total(self) -> ModelStats:
         """The snapshot of all models together."""
-        total = _Counters()
-        for counters in self._models.values():
-            total.add(counters)
-        return total.freeze()
+        return self.of(*self._models)
 
     def _counters(self, model: str) -> _Counters:
         counters = self._models.get(model)

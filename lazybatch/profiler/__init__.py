@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Model, Row
 from lazybatch.profiler.judgement import Verdict, verdict
+from lazybatch.profiler.padded import Padded, profile_lengths
 from lazybatch.profiler.passes import Runner, rounds_of
 from lazybatch.profiler.state import State
 from lazybatch.profiles import LatencyTable, machine, versions
@@ -66,7 +67,9 @@ def profile(
     from then on the size that has had the least time is next, until the budget, or ``repeats`` passes per size, are
     used up.
     iterations: how often a pass goes round each loop of a program, at most; a node's time is that of one iteration.
-    inputs: rows as `predict` takes them, used in turn, all of one shape; by default the model makes them up
+    Where rows are padded to several lengths, each is measured, with an equal share of the budget; the table of the
+    longest holds the others.
+    inputs: rows as `predict` takes them, used in turn, all of one (padded) shape; by default the model makes them up
     (`sample_row`). progress: called after each pass, in this thread.
     resume: a file that keeps what has been measured; if it exists, only what is missing is measured and the time
     already spent counts against the budget. It is removed when the profile is complete.
@@ -75,6 +78,19 @@ def profile(
     Raises `InvalidInput` for options out of range, inputs the model does not take, or a damaged ``resume`` file,
     `TableMismatch` when that file is of another model, machine or input, `ExecutionError` when a node fails.
     """
+    if getattr(model, "padded_lengths", ()):
+        return profile_lengths(
+            profile,
+            cast(Padded, model),
+            batch_sizes=batch_sizes,
+            budget_s=budget_s,
+            repeats=repeats,
+            inputs=inputs,
+            progress=progress,
+            resume=resume,
+            command=command,
+            clock_ns=clock_ns,
+        )
     sizes = _check_options(batch_sizes, budget_s, repeats, iterations)
     sizes = sizes if model.joinable else (1,)
     rows = _rows(model, inputs, sizes[-1])
