@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lazybatch.api import BatchedFunction, LazyBatcher, batched
+    from lazybatch.api import AsyncStream, BatchedFunction, LazyBatcher, Stream, batched
     from lazybatch.checking import CheckReport, check
     from lazybatch.config import Level
     from lazybatch.engine import Stats
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "lazybatch.api": ("BatchedFunction", "LazyBatcher", "batched"),
+    "lazybatch.api": ("AsyncStream", "BatchedFunction", "LazyBatcher", "Stream", "batched"),
     "lazybatch.checking": ("CheckReport", "check"),
     "lazybatch.config": ("Level",),
     "lazybatch.engine": ("Stats",),
@@ -73,6 +73,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Append",
+    "AsyncStream",
     "BatchedFunction",
     "CallableModel",
     "Carry",
@@ -98,6 +99,7 @@ __all__ = [
     "ShuttingDown",
     "Stage",
     "Stats",
+    "Stream",
     "TableMismatch",
     "batched",
     "check",
