@@ -13,6 +13,7 @@ from graphs.export import ExportError, compare, describe, export
 from graphs.plans import plan
 from graphs.programs import compare_program, export_program
 from graphs.sizes import FULL, TINY
+from graphs.trained import TRAINED
 from graphs.zoo import LENGTH_DEFAULT, LENGTH_MAX, ZOO
 
 
@@ -32,10 +33,11 @@ def _parser() -> argparse.ArgumentParser:
         "export",
         help="build a model and write it as ONNX with a dynamic batch",
         description="Build a model with seeded weights, write it as ONNX with a dynamic batch (models with loops as a "
-        "folder with a program.json), and check the files against torch on fresh inputs. Prints one JSON object per "
-        "model. Example: python -m graphs export --model gnmt -o out/zoo",
+        "folder with a program.json), and check the files against torch on fresh inputs. Trained models with loops "
+        f"({', '.join(TRAINED)}) are made from installed packages instead, and checked against these. Prints one JSON "
+        "object per model. Example: python -m graphs export --model gnmt -o out/zoo",
     )
-    _common(make, [*ZOO, *FULL])
+    _common(make, [*ZOO, *FULL, *TRAINED])
     make.add_argument(
         "--length",
         type=_length,
@@ -79,8 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             made = plan(name, size)
             stages = " -> ".join(f"{part.name}{' (loop)' if part.loop else ''}" for part in made.parts)
             print(f"{name:12} {stages} -> {', '.join(made.outputs)}")
+        for name, trained in TRAINED.items():
+            print(f"{name:12} {trained.what}")
         return 0
-    every = ZOO if options.command == "build" else [*ZOO, *FULL]
+    every = ZOO if options.command == "build" else [*ZOO, *FULL, *TRAINED]
     for name in every if options.model == "all" else [options.model]:
         try:
             print(json.dumps({"model": name, **_made(options, name)}), flush=True)
@@ -95,6 +99,9 @@ def _made(options: argparse.Namespace, name: str) -> dict[str, object]:
     if options.command == "build":
         file = save(name, options.output, length=options.length, seed=options.seed)
         return {"file": str(file), "bytes": file.stat().st_size}
+    if name in TRAINED:
+        path = TRAINED[name].export(options.output)
+        return {"file": str(path), **TRAINED[name].check(path)}
     if name in FULL:
         size = (TINY if options.tiny else FULL)[name]
         path = export_program(name, options.output, size=size, seed=options.seed)

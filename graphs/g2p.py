@@ -1,6 +1,7 @@
 """Letters to phonemes: the trained encoder and decoder of the package g2p-en, as a program of two loops.
 
-Owns: reading the package's weights, the two bodies as ONNX, the program, and a plain evaluation in NumPy.
+Owns: reading the package's weights, the two bodies as ONNX, the program, a plain evaluation in NumPy, and the check of
+one against the other.
 Must not know: how programs are served.
 
 The network: letters are embedded and read by a GRU, one per iteration; the state after the end-of-word letter starts a
@@ -13,6 +14,7 @@ that is the end symbol. Weights and the numbering of letters and phonemes are th
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphs.build import BuildError
 from graphs.packages import packaged
+from graphs.words import words
 
 REQUIREMENT = "g2p-en==2.1.0"
 NAME = "g2p"
@@ -39,6 +43,10 @@ _ARPABET = """
 """
 PHONEMES = tuple(_ARPABET.split())
 """ARPAbet with stress, by the number the network gives it."""
+
+LENGTHS_FILE = "lengths.json"
+CHARACTERISED, CHARACTERISED_SEED = 2000, 1 << 20
+"""Words whose letters and phonemes are counted for the file of lengths; their seed is far from those of requests."""
 
 OPSET = 18
 Array = NDArray[Any]
@@ -118,7 +126,11 @@ class Weights:
 
 
 def export(directory: Path) -> Path:
-    """Write the program into ``directory``/g2p and return its ``program.json``. Raises `BuildError`, `OSError`."""
+    """Write the program into ``directory``/g2p and return its ``program.json``.
+
+    Beside it lies a file of lengths for ``lazybatch characterize``: letters and phonemes of words, as seen by running
+    them. Raises `BuildError` where the package is missing; `OSError`.
+    """
     import onnx
 
     weights = Weights.read()
@@ -129,7 +141,57 @@ def export(directory: Path) -> Path:
         onnx.save(model, str(folder / f"{name}.onnx"))
     path = folder / "program.json"
     path.write_text(json.dumps(PROGRAM, indent=2) + "\n", encoding="utf-8")
+    seen = [letters(word) for word in words(CHARACTERISED, CHARACTERISED_SEED)]
+    pairs = [[len(one), len(answer)] for one, answer in zip(seen, Bodies(path)(seen), strict=True)]
+    (folder / LENGTHS_FILE).write_text(json.dumps({"decoder": pairs}) + "\n", encoding="utf-8")
     return path
+
+
+class Bodies:
+    """The exported bodies in loops by hand, many words at once; of use where no program has to be served.
+
+    path: of ``program.json``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from lazybatch.executors.ort_session import open_session
+
+        self._encoder, self._decoder = (
+            open_session(path.parent / f"{name}.onnx", optimise=True) for name in ("encoder", "decoder")
+        )
+
+    def __call__(self, given: Sequence[Array]) -> list[Array]:
+        """Per word, as numbers of letters, its phonemes, the end symbol included where it came."""
+        by_length: dict[int, list[int]] = defaultdict(list)
+        for number, one in enumerate(given):
+            by_length[len(one)].append(number)
+        found: dict[int, Array] = {}
+        for alike in by_length.values():
+            found |= zip(alike, self._alike(np.stack([given[number] for number in alike])), strict=True)
+        return [found[number] for number in range(len(given))]
+
+    def _alike(self, given: Array) -> Iterator[Array]:
+        """Words with the same number of letters: (words, letters)."""
+        state = np.zeros((len(given), WIDTH), np.float32)
+        for letter in given.T:
+            (state,) = self._encoder.run(["h_next"], {"letter": letter, "h": state})
+        phoneme, steps = np.full(len(given), START, np.int64), []
+        for _ in range(STEPS_MAX):
+            state, phoneme = self._decoder.run(["h_next", "phoneme_next"], {"phoneme": phoneme, "h": state})
+            steps.append(phoneme)
+        for row in np.stack(steps, axis=1):
+            ends = np.flatnonzero(row == END)
+            yield row[: ends[0] + 1] if len(ends) else row
+
+
+def check(path: Path, *, count: int = 100, seed: int = 0) -> dict[str, object]:
+    """Compare the exported bodies with the plain evaluation, word by word. Raises `BuildError` where one differs."""
+    plain, given = Weights.read(), words(count, seed)
+    for word, answer in zip(given, Bodies(path)([letters(word) for word in given]), strict=True):
+        wanted = plain.phonemes(letters(word))
+        if not np.array_equal(answer, wanted):
+            raise BuildError(f"{path}: {word!r} is {spelled(answer)}, by plain arithmetic {spelled(wanted)}")
+    return {"words_compared": count, "words_differing": 0}
 
 
 PROGRAM = {
