@@ -1,8 +1,7 @@
 """Letters to phonemes: the trained encoder and decoder of the package g2p-en, as a program of two loops.
 
-Owns: reading the package's weights, the two bodies as ONNX, the program, a plain evaluation in NumPy, and the check of
-one against the other.
-Must not know: how programs are served.
+Owns: reading the package's weights, the program, a plain evaluation in NumPy, and the check of one against the other.
+Must not know: ONNX operators (`graphs.g2p_onnx`), how programs are served.
 
 The network: letters are embedded and read by a GRU, one per iteration; the state after the end-of-word letter starts a
 second GRU, which is given its own last phoneme (at first the start symbol) and puts out the likeliest next one, until
@@ -15,8 +14,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,9 @@ _ARPABET = """
 PHONEMES = tuple(_ARPABET.split())
 """ARPAbet with stress, by the number the network gives it."""
 
-LENGTHS_FILE = "lengths.json"
-CHARACTERISED, CHARACTERISED_SEED = 2000, 1 << 20
+CHARACTERISED, CHARACTERISED_SEED = 1000, 1 << 20
 """Words whose letters and phonemes are counted for the file of lengths; their seed is far from those of requests."""
 
-OPSET = 18
 Array = NDArray[Any]
 
 
@@ -76,6 +74,11 @@ class Gru:
     state_weights: Array
     input_bias: Array
     state_bias: Array
+
+    @property
+    def width(self) -> int:
+        """Numbers in the state."""
+        return int(self.state_weights.shape[1])
 
     def step(self, symbol: int, state: Array) -> Array:
         """The state (256,) after one more symbol."""
@@ -125,25 +128,44 @@ class Weights:
         return np.array([scores.argmax() for scores in self.scores(given)], np.int64)
 
 
+@cache
+def _weights() -> Weights:
+    return Weights.read()
+
+
+def requests(count: int, seed: int = 0) -> list[dict[str, Array]]:
+    """Words, half of them real, as rows of the program."""
+    return [{"letters": letters(word)} for word in words(count, seed)]
+
+
+def trips(row: Mapping[str, Array]) -> tuple[int, int]:
+    """How often a row goes round in each loop, by plain evaluation."""
+    given = row["letters"]
+    return len(given), sum(1 for _ in _weights().scores(given))
+
+
 def export(directory: Path) -> Path:
     """Write the program into ``directory``/g2p and return its ``program.json``.
 
-    Beside it lies a file of lengths for ``lazybatch characterize``: letters and phonemes of words, as seen by running
-    them. Raises `BuildError` where the package is missing; `OSError`.
+    Beside it lie lengths for ``lazybatch characterize``: letters and phonemes of words, as seen by running them.
+    Raises `BuildError` where the package is missing; `OSError`.
     """
     import onnx
+
+    from graphs.g2p_onnx import bodies
 
     weights = Weights.read()
     folder = directory / NAME
     folder.mkdir(parents=True, exist_ok=True)
-    for name, model in (("encoder", _encoder(weights)), ("decoder", _decoder(weights))):
+    for name, model in bodies(weights, END).items():
         onnx.checker.check_model(model, full_check=True)
         onnx.save(model, str(folder / f"{name}.onnx"))
     path = folder / "program.json"
     path.write_text(json.dumps(PROGRAM, indent=2) + "\n", encoding="utf-8")
     seen = [letters(word) for word in words(CHARACTERISED, CHARACTERISED_SEED)]
     pairs = [[len(one), len(answer)] for one, answer in zip(seen, Bodies(path)(seen), strict=True)]
-    (folder / LENGTHS_FILE).write_text(json.dumps({"decoder": pairs}) + "\n", encoding="utf-8")
+    found = {"encoder": [[size, size] for size, _ in pairs], "decoder": pairs}
+    (folder / "lengths.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
     return path
 
 
@@ -219,81 +241,3 @@ PROGRAM = {
     ],
     "outputs": {"phonemes": "decoder.phoneme_next"},
 }
-
-
-def _encoder(weights: Weights) -> Any:
-    from onnx import TensorProto, helper
-
-    nodes, constants = _gru(weights.encoder, "letter")
-    letter = helper.make_tensor_value_info("letter", TensorProto.INT64, ["batch"])
-    return _model("encoder", nodes, constants, [letter, _state("h")], [_state("h_next")])
-
-
-def _decoder(weights: Weights) -> Any:
-    from onnx import TensorProto, helper, numpy_helper
-
-    nodes, constants = _gru(weights.decoder, "phoneme")
-    constants += [
-        numpy_helper.from_array(weights.output_weights, "output_weights"),
-        numpy_helper.from_array(weights.output_bias, "output_bias"),
-        numpy_helper.from_array(np.array(END, np.int64), "end"),
-    ]
-    nodes += [
-        helper.make_node("Gemm", ["h_next", "output_weights", "output_bias"], ["scores"], transB=1),
-        helper.make_node("ArgMax", ["scores"], ["phoneme_next"], axis=1, keepdims=0),
-        helper.make_node("Equal", ["phoneme_next", "end"], ["finished"]),
-    ]
-    phoneme, following = (
-        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch"]) for name in ("phoneme", "phoneme_next")
-    )
-    finished = helper.make_tensor_value_info("finished", TensorProto.BOOL, ["batch"])
-    return _model("decoder", nodes, constants, [phoneme, _state("h")], [_state("h_next"), following, finished])
-
-
-def _state(name: str) -> Any:
-    from onnx import TensorProto, helper
-
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", WIDTH])
-
-
-def _gru(gru: Gru, symbol: str) -> tuple[list[Any], list[Any]]:
-    """Nodes and constants of one step: ``symbol`` (batch,) and ``h`` (batch, 256) to ``h_next``."""
-    from onnx import helper, numpy_helper
-
-    constants = [
-        numpy_helper.from_array(array, name)
-        for name, array in (
-            ("embedding", gru.embedding),
-            ("input_weights", gru.input_weights),
-            ("state_weights", gru.state_weights),
-            ("input_bias", gru.input_bias),
-            ("state_bias", gru.state_bias),
-            ("gates", np.array([2 * WIDTH, WIDTH], np.int64)),
-            ("one", np.array(1, np.float32)),
-        )
-    ]
-    nodes = [
-        helper.make_node("Gather", ["embedding", symbol], ["embedded"]),
-        helper.make_node("Gemm", ["embedded", "input_weights", "input_bias"], ["given"], transB=1),
-        helper.make_node("Gemm", ["h", "state_weights", "state_bias"], ["kept"], transB=1),
-        helper.make_node("Split", ["given", "gates"], ["given_gates", "given_new"], axis=1),
-        helper.make_node("Split", ["kept", "gates"], ["kept_gates", "kept_new"], axis=1),
-        helper.make_node("Add", ["given_gates", "kept_gates"], ["gate_sums"]),
-        helper.make_node("Sigmoid", ["gate_sums"], ["opened"]),
-        helper.make_node("Split", ["opened"], ["reset", "update"], axis=1, num_outputs=2),
-        helper.make_node("Mul", ["reset", "kept_new"], ["kept_part"]),
-        helper.make_node("Add", ["given_new", "kept_part"], ["new_sum"]),
-        helper.make_node("Tanh", ["new_sum"], ["new"]),
-        helper.make_node("Sub", ["one", "update"], ["renewed"]),
-        helper.make_node("Mul", ["renewed", "new"], ["from_new"]),
-        helper.make_node("Mul", ["update", "h"], ["from_old"]),
-        helper.make_node("Add", ["from_new", "from_old"], ["h_next"]),
-    ]
-    return nodes, constants
-
-
-def _model(name: str, nodes: list[Any], constants: list[Any], inputs: list[Any], outputs: list[Any]) -> Any:
-    from onnx import helper
-
-    graph = helper.make_graph(nodes, name, inputs, outputs, constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)

@@ -15,7 +15,9 @@ last 64 are handed on. The network's own state, of an LSTM, has its batch on the
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,12 @@ from numpy.typing import NDArray
 
 from graphs.build import BuildError
 from graphs.packages import packaged
+from graphs.sounds import RATE_HZ, durations_s, sounds
 
 REQUIREMENT = "silero-vad==6.2.3"
 NAME = "silero-vad"
-RATE_HZ = 16_000
+CHARACTERISED, CHARACTERISED_SEED = 2000, 1 << 20
+"""Sounds whose chunks are counted for the file of lengths; their seed is far from those of requests."""
 CHUNK, CONTEXT, WIDTH = 512, 64, 128
 
 Array = NDArray[Any]
@@ -57,6 +61,16 @@ def chunked(sound: Array) -> Array:
     """Samples (any number from 1 on, float32, -1..1) as the program's input: (chunks, 512), zeros after the end."""
     samples = np.asarray(sound, np.float32)
     return np.pad(samples, (0, -len(samples) % CHUNK)).reshape(-1, CHUNK)
+
+
+def requests(count: int, seed: int = 0) -> list[dict[str, Array]]:
+    """Sounds of 0.5 to 10 s as rows of the program."""
+    return [{"chunks": chunked(sound)} for sound in sounds(count, seed)]
+
+
+def trips(row: Mapping[str, Array]) -> tuple[int]:
+    """How often a row goes round in the loop."""
+    return (len(row["chunks"]),)
 
 
 def original() -> Path:
@@ -94,7 +108,8 @@ class Plain:
 def export(directory: Path) -> Path:
     """Write the program into ``directory``/silero-vad and return its ``program.json``.
 
-    Raises `BuildError` where the package is missing or its file is not the one this module knows; `OSError`.
+    Beside it lie lengths for ``lazybatch characterize``: the chunks of sounds such as `requests` makes. Raises
+    `BuildError` where the package is missing or its file is not the one this module knows; `OSError`.
     """
     import onnx
 
@@ -104,6 +119,9 @@ def export(directory: Path) -> Path:
     onnx.save(made, str(folder / "voice.onnx"))
     path = folder / "program.json"
     path.write_text(json.dumps(PROGRAM, indent=2) + "\n", encoding="utf-8")
+    counts = [ceil(round(one * RATE_HZ) / CHUNK) for one in durations_s(CHARACTERISED, CHARACTERISED_SEED)]
+    found = {"voice": [[count, count] for count in counts]}
+    (folder / "lengths.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
     return path
 
 

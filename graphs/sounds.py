@@ -1,6 +1,6 @@
 """Seeded sounds at 16 kHz: what a voice detector must tell apart, without a recording.
 
-Owns: `sound` and `sounds`: stretches of silence, hiss, tones, clicks and sung vowels, one after the other.
+Owns: `sound`, `sounds` and their `durations_s`. A sound is stretches of silence, hiss, tones, clicks and sung vowels.
 Must not know: what listens.
 
 A vowel is a train of pulses as the vocal folds make them, with a wandering pitch, sent through the resonances of a
@@ -90,6 +90,13 @@ def sound(duration_s: float, seed: int = 0) -> Signal:
 
 def sounds(count: int, seed: int = 0, *, shortest_s: float = SHORTEST_S, longest_s: float = LONGEST_S) -> list[Signal]:
     """Different sounds. Lengths are log-uniform between the shortest and the longest: short ones are common."""
+    lengths_s = durations_s(count, seed, shortest_s=shortest_s, longest_s=longest_s)
+    return [sound(length_s, seed=seed * 100_003 + k + 1) for k, length_s in enumerate(lengths_s)]
+
+
+def durations_s(
+    count: int, seed: int = 0, *, shortest_s: float = SHORTEST_S, longest_s: float = LONGEST_S
+) -> list[float]:
+    """The lengths of `sounds`, without their samples."""
     rng = np.random.default_rng(seed)
-    durations_s = np.exp(rng.uniform(np.log(shortest_s), np.log(longest_s), size=count))
-    return [sound(float(duration_s), seed=seed * 100_003 + k + 1) for k, duration_s in enumerate(durations_s)]
+    return [float(one) for one in np.exp(rng.uniform(np.log(shortest_s), np.log(longest_s), size=count))]

@@ -17,6 +17,7 @@ import lazybatch as lb
 from graphs import g2p
 from graphs.__main__ import main
 from graphs.build import BuildError
+from graphs.trained import LENGTHS_FILE, TRAINED
 from graphs.words import REAL, invented, words
 from lazybatch.core.lengths import LengthGuess
 from lazybatch.lengths import read_lengths
@@ -241,10 +242,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "lengths.json",
         "program.json",
     ]
-    pairs = read_lengths(path.parent / g2p.LENGTHS_FILE).pairs["decoder"]
+    pairs = read_lengths(path.parent / LENGTHS_FILE).pairs["decoder"]
     assert len(pairs) == g2p.CHARACTERISED
     assert {output for _, output in pairs} <= set(range(1, g2p.STEPS_MAX + 1))
     assert np.corrcoef(np.array(pairs).T)[0, 1] > 0.7, "longer words have more phonemes"
+
+
+def test_requests_are_words_and_know_their_trips(said: Said) -> None:
+    """Rows of many lengths, by the seed alone; how often they go round is what they do."""
+    made = TRAINED["g2p"].requests(30, 5)
+    given = words(30, seed=5)
+    assert [row["letters"].tolist() for row in made] == [g2p.letters(word).tolist() for word in given]
+    assert [TRAINED["g2p"].trips(row) for row in made[:8]] == [(len(one) + 1, len(said(one))) for one in given[:8]]
 
 
 def test_another_network_is_noticed(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:

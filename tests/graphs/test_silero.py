@@ -16,6 +16,8 @@ from graphs import silero
 from graphs.__main__ import main
 from graphs.build import BuildError
 from graphs.sounds import RATE_HZ, sounds
+from graphs.trained import LENGTHS_FILE, TRAINED
+from lazybatch.lengths import read_lengths
 from tests.graphs.interpreter import Interpreter
 from tests.graphs.replay import Course, replay
 from tests.serving import flat_table
@@ -101,7 +103,7 @@ def test_sounds_are_worth_listening_to(plain: Plain) -> None:
 
 def test_an_export_says_all_there_is(program: Path) -> None:
     """The folder holds the program and its body, and a second export replaces them by the same."""
-    assert sorted(path.name for path in program.parent.iterdir()) == ["program.json", "voice.onnx"]
+    assert sorted(path.name for path in program.parent.iterdir()) == ["lengths.json", "program.json", "voice.onnx"]
     before = (program.parent / "voice.onnx").read_bytes()
     assert silero.export(program.parent.parent) == program
     assert (program.parent / "voice.onnx").read_bytes() == before
@@ -195,6 +197,17 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     report = json.loads(capsys.readouterr().out)
     path = tmp_path / "silero-vad" / "program.json"
     assert report == {"model": "silero-vad", "file": str(path), "runs_compared": 200, "runs_differing": 0}
+
+
+def test_requests_are_sounds_and_know_their_trips(program: Path) -> None:
+    """Rows of many lengths, by the seed alone; the lengths that were seen are of the same kind."""
+    made = TRAINED["silero-vad"].requests(6, 5)
+    given = [silero.chunked(sound) for sound in sounds(6, seed=5)]
+    assert all(np.array_equal(row["chunks"], chunks) for row, chunks in zip(made, given, strict=True))
+    assert [TRAINED["silero-vad"].trips(row) for row in made] == [(len(chunks),) for chunks in given]
+    lengths = [length for _, length in read_lengths(program.parent / LENGTHS_FILE).pairs["voice"]]
+    assert 16 <= min(lengths) < 20
+    assert 300 < max(lengths) <= 313
 
 
 def test_another_body_is_noticed(program: Path, tmp_path: Path) -> None:
