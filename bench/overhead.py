@@ -22,7 +22,7 @@ from lazybatch.errors import InvalidInput
 
 CHAIN_MODELS = ("resnet50", "mobilenetv2", "bert-base", "ppocr-det", "ppocr-rec")
 QUICK_MODELS = ("ppocr-rec", "ppocr-cls")
-PARTS = ("core", "chain", "torch", "live", "memory")
+PARTS = ("core", "chain", "torch", "live", "steps", "memory")
 DISPATCH_LIMIT_US = {"lookahead": 60.0}
 SIMULATED_LEAST = {"lookahead": 25_000}
 
@@ -34,6 +34,7 @@ parts
   torch   the same for torch modules of the zoo, against the module itself run eagerly (needs torch)
   live    time between the end of one node and the start of the next while clients keep the engine busy; what a
           decision of the default policy takes there
+  steps   what an iteration of a loop costs with 64 rows, outside of its model, while rows come and go (needs torch)
   memory  what the process grows by against what the executor planned, in a fresh process
 
 examples
@@ -118,6 +119,22 @@ def live_part(report: Report, quick: bool) -> None:
                 report.at_most(f"live_gap_median_us/{name}/{policy}", row["median_us"], 150.0, " us")
 
 
+def steps_part(report: Report, quick: bool) -> None:
+    """Iterations of loops in full sub-batches: whole batches, where nobody comes or goes, and joining at every step."""
+    try:
+        from bench import measure_steps
+        from bench.programs import looped
+    except ImportError as error:
+        raise InvalidInput(f"the part 'steps' needs torch: {error}") from error
+    for policy in measure_steps.POLICIES:
+        progress(f"steps: {measure_steps.MODEL}, {policy}")
+        row = measure_steps.measure_steps(
+            looped(measure_steps.MODEL), policy, rows_max=64, calls=256 if quick else 2048
+        )
+        report.rows.append(row)
+        report.at_most(f"step_overhead_median_us/{row['model']}/{policy}", row["median_us"], 150.0, " us")
+
+
 def memory_part(report: Report, models: list[str]) -> None:
     """Planned against real memory."""
     for name in models:
@@ -144,6 +161,8 @@ def main(chosen: argparse.Namespace) -> int:
         torch_part(report, quick, tuple(chosen.batch_sizes), seconds)
     if "live" in chosen.parts:
         live_part(report, quick)
+    if "steps" in chosen.parts:
+        steps_part(report, quick)
     if "memory" in chosen.parts:
         memory_part(report, models)
     progress("")
