@@ -1,6 +1,6 @@
 """The models with loops that benchmarks run: exported on first use, with seeded rows and lengths that were seen.
 
-Owns: `Looped` and `looped`: names, files, rows, how often a row really goes round.
+Owns: `Looped` and `looped`: names, files, rows, how often a row really goes round; `served`, any model by name.
 Must not know: what is measured, how programs are served.
 """
 
@@ -14,10 +14,16 @@ from typing import Any
 
 import lazybatch as lb
 from bench.common import CACHE, progress
+from bench.models import Subject, subject
+from graphs.build import BuildError
 from graphs.export import ExportError
 from graphs.programs import LENGTHS_FILE, ensure_program
 from graphs.sizes import FULL, TINY, Row, Size, requests
+from graphs.trained import LENGTHS_FILE as TRAINED_LENGTHS_FILE
+from graphs.trained import TRAINED
+from lazybatch.checking.rows import varied_rows
 from lazybatch.errors import InvalidInput
+from lazybatch.loading import is_program
 
 ZOO_FOLDER = CACHE / "zoo"
 TINY_FOLDER = CACHE / "zoo-tiny"
@@ -61,11 +67,51 @@ def _zoo(name: str, sizes: Mapping[str, Size], folder: Path) -> Looped:
     )
 
 
+def _trained(name: str) -> Looped:
+    progress(f"exporting {name}")
+    model = TRAINED[name]
+    try:
+        path = model.export(ZOO_FOLDER)
+    except BuildError as error:
+        raise InvalidInput(str(error)) from error
+    return Looped(name, path, model.requests, model.trips, path.parent / TRAINED_LENGTHS_FILE)
+
+
 LOOPED: Mapping[str, Callable[[], Looped]] = {
     **{name: partial(_zoo, name, FULL, ZOO_FOLDER) for name in FULL},
     **{f"{name}-tiny": partial(_zoo, name, TINY, TINY_FOLDER) for name in TINY},
+    **{name: partial(_trained, name) for name in TRAINED},
 }
-"""By name; exported when asked for (needs torch)."""
+"""By name; exported when asked for (needs torch, or the package that a trained one lies in)."""
+
+
+@dataclass(slots=True)
+class ProgramFile:
+    """A program by its file, with made-up rows of different lengths; how often they go round, only a run tells."""
+
+    name: str
+    path: Path
+    _model: Any = None
+
+    def load(self) -> Any:
+        """The program, its stages split and proved."""
+        if self._model is None:
+            self._model = lb.load(self.path)
+        return self._model
+
+    def rows(self, count: int, seed: int = 0) -> list[Row]:
+        """Rows without a batch axis, as callers submit them."""
+        return varied_rows(self.load(), count, seed)
+
+
+def served(name: str) -> Subject | Looped | ProgramFile:
+    """A model with loops or without, by name, or by the path of an ONNX file or a program. Raises `InvalidInput`."""
+    if name in LOOPED:
+        return looped(name)
+    path = Path(name)
+    if is_program(path) and path.exists():
+        return ProgramFile(path.resolve().parent.name if path.is_file() else path.resolve().name, path)
+    return subject(name)
 
 
 def looped(name: str) -> Looped:

@@ -21,16 +21,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import lazybatch as lb
 from bench import sweep_advice, sweep_runs
 from bench.common import Report, make_folder, progress, progress_bar, progress_end, run_script
-from bench.models import subject
+from bench.programs import Looped, served
 from bench.sweep_advice import Advice
-from bench.sweep_options import check, fill, options, rates, targets
+from bench.sweep_loops import Loops, capacity_rps, commonest, learnt, read_loops
+from bench.sweep_options import check, compared, fill, options, rates, targets
 from bench.sweep_runs import Row, Run, Setting
-from bench.variants import Variant, controls_for, joinable, variants
+from bench.variants import Variant, controls_for, joinable, loop_controls_for
 from lazybatch.bounds import graph_capacity_rps
 from lazybatch.config import whole
 
 RUNS_MAX = 100_000
 SIZES = (1, 2, 4, 8, 16, 32, 64)
+ROWS, LOOP_ROWS = 32, 128
+"""Different rows that live runs draw from: more where they differ in how often they go round."""
 
 # -- simulated ---------------------------------------------------------------------------------------------------------
 
@@ -124,9 +127,12 @@ def prepare(chosen: argparse.Namespace) -> tuple[Setting, Any, list[Any]]:
     """The table and its limits, and for a live sweep the model and its rows."""
     model, inputs = None, []
     if chosen.live is not None:
-        target = subject(chosen.live)
+        target = served(chosen.live)
         progress(f"{target.name}: loading")
-        model, inputs = target.load(), target.rows(32)
+        model = target.load()
+        inputs = target.rows(LOOP_ROWS if model.graph.loops else ROWS)
+        if isinstance(target, Looped) and chosen.lengths is None and chosen.trips is None:
+            chosen.lengths = target.lengths
     if chosen.table is not None:
         table = lb.LatencyTable.load(chosen.table)
     else:
@@ -134,11 +140,17 @@ def prepare(chosen: argparse.Namespace) -> tuple[Setting, Any, list[Any]]:
         progress(f"{model.name}: profiling")
         most = chosen.max_batch_size or 16
         sizes = sorted({size for size in SIZES if size < most} | {most})
-        table = lb.profile(model, sizes, budget_s=3.0 if chosen.quick else 20.0, inputs=inputs)
+        table = lb.profile(model, sizes, budget_s=3.0 if chosen.quick else 20.0, inputs=commonest(model, inputs))
     rows_max = (chosen.max_batch_size or table.batch_sizes[-1]) if joinable(table) else 1
     waiting = max(chosen.queue_capacity, rows_max)
-    capacity_rps = graph_capacity_rps(table, rows_max)
-    return Setting(table, rows_max, waiting, capacity_rps, chosen.arrivals, chosen.late), model, inputs
+    if model is not None and model.graph.loops and chosen.lengths is None and chosen.trips is None:
+        progress(f"{model.name}: learning how often rows go round")
+        loops: Loops | None = learnt(model, inputs)
+    else:
+        loops = read_loops(table, chosen.lengths, chosen.trips)
+    made = Setting(table, rows_max, waiting, 0.0, chosen.arrivals, chosen.late, loops)
+    best_rps = graph_capacity_rps(table, rows_max) if loops is None else capacity_rps(made.lane(), loops)
+    return replace(made, capacity_rps=best_rps), model, inputs
 
 
 def main(chosen: argparse.Namespace) -> int:
@@ -146,22 +158,26 @@ def main(chosen: argparse.Namespace) -> int:
     make_folder(chosen.output)
     fill(chosen)
     check(chosen)
-    compared = variants(chosen.policy)
     setting, model, inputs = prepare(chosen)
-    wanted_ms = targets(chosen, setting.table)
-    planned = list(sweep_runs.runs(compared, rates(chosen, setting.capacity_rps), chosen.seeds, wanted_ms))
+    policies = compared(chosen, loops=setting.loops is not None)
+    wanted_ms = targets(chosen, setting.table.model, setting.alone_ms, setting.least_ms)
+    planned = list(sweep_runs.runs(policies, rates(chosen, setting.capacity_rps), chosen.seeds, wanted_ms))
     whole("the number of runs", len(planned), 1, RUNS_MAX)
     report = Report("bench/sla_sweep.py", settings={**vars(chosen), "simulated": model is None})
     if model is None:
         progress("solving the control")
-        setting = replace(setting, controls=controls_for(compared, [setting.lane()]))
-        report.rows, found = sweep_simulated(chosen, setting, compared, planned)
+        setting = replace(
+            setting,
+            controls=controls_for(policies, [setting.lane()]),
+            loop_controls=loop_controls_for(policies, [setting.lane()]),
+        )
+        report.rows, found = sweep_simulated(chosen, setting, policies, planned)
     else:
         report.rows = sweep_live(setting, model, inputs, planned)
-        found = [one for _, one in conclude(report.rows, compared, chosen.meet)]
+        found = [one for _, one in conclude(report.rows, policies, chosen.meet)]
     report.extra = {"advice": sweep_advice.as_json(found)}
     _figures(report, live=model is not None)
-    _show(setting, compared, found, chosen)
+    _show(setting, policies, found, chosen)
     if model is not None:
         note_lateness(report.rows)
     return _write(report, chosen)

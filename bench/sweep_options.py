@@ -14,13 +14,16 @@ from typing import Any
 
 from bench.common import parser
 from bench.models import NAMES
-from bench.variants import USUAL
+from bench.programs import LOOPED
+from bench.variants import USUAL, USUAL_LOOPS, Variant, variants
 from lazybatch.config import BATCH_SIZE_MAX, QUEUE_CAPACITY_MAX, whole
-from lazybatch.core.latency import LatencyTable
 from lazybatch.errors import InvalidInput
 
 TITLE = "SLA targets against rates on your own model: who meets what, and the highest rate that each policy sustains."
 REQUESTS_MAX = 10_000_000
+QUICK = ("graph:0", "graph:5", "lazy", "lookahead")
+QUICK_LOOPS = ("graph:0", "continuous", "lazy", "lookahead")
+"""What --quick --live compares."""
 
 EPILOG = f"""\
 Start with your model's latency table and no other option:
@@ -42,8 +45,12 @@ targets    --sla-ms, or --sla-x as multiples of S(1), the time of one request on
            cannot be met and is refused.
 rates      --load as shares of the capacity of the best batch size in the table, or --rate in requests per second.
 arrivals   poisson, or bursty: a tenth of the time the rate is four times the mean.
-models     for --live: {", ".join(NAMES)},
-           or an ONNX file whose dimensions other than the batch are fixed
+loops      a table of a program has loops: --lengths FILE (recorded or characterized lengths, rows are drawn from it) or
+           --trips N say how often rows go round. Live they are learnt from the rows unless given. Policies are then
+           {", ".join(USUAL_LOOPS)}; S(1) is that of the mean row, and capacity that of whole batches, which run
+           until their longest row is done.
+models     for --live: {", ".join((*NAMES, *LOOPED))},
+           an ONNX file whose dimensions other than the batch are fixed, or a program.json
 
 Fair play: arrivals are open loop with fixed seeds; live, policies take turns run by run, each run has its own warm-up,
 the first tenth of the requests is not judged, latency runs from submit to result, and a load generator that was itself
@@ -65,6 +72,8 @@ def options() -> argparse.ArgumentParser:
     """The command line. Defaults that depend on --quick or --live are filled in by `fill`."""
     made = parser(TITLE, EPILOG)
     made.add_argument("--table", type=Path, metavar="FILE", help="latency table: simulate it, or serve --live with it")
+    made.add_argument("--lengths", type=Path, metavar="FILE", help="of tables with loops: lengths to draw rows from")
+    made.add_argument("--trips", metavar="N", help="instead: the same for all rows, 20 or encoder=12,decoder=20")
     made.add_argument("--live", metavar="MODEL", help="serve this model for real; profiled first without --table")
     made.add_argument("--policy", nargs="+", metavar="P", help="policies to compare")
     target = made.add_mutually_exclusive_group()
@@ -107,8 +116,6 @@ def fill(chosen: argparse.Namespace) -> None:
         "refine": 3 if quick else 5,
         "seconds": 1.0 if quick else 10.0,
     }
-    if live and quick and chosen.policy is None:
-        chosen.policy = ["graph:0", "graph:5", "lazy", "lookahead"]
     for name, value in defaults.items():
         if getattr(chosen, name) is None:
             setattr(chosen, name, value)
@@ -122,6 +129,8 @@ def check(chosen: argparse.Namespace) -> None:
     """Refuse what cannot be, before anything is loaded. Raises `InvalidInput` naming the option."""
     if chosen.table is None and chosen.live is None:
         raise InvalidInput("give --table FILE to simulate, or --live MODEL to serve for real (see --help)")
+    if chosen.policy is not None:
+        variants(chosen.policy)
     whole("--seeds", chosen.seeds, 1, 1000)
     whole("--requests", chosen.requests, 20, REQUESTS_MAX)
     whole("--refine", chosen.refine, 0, 30)
@@ -139,14 +148,25 @@ def check(chosen: argparse.Namespace) -> None:
         raise InvalidInput(f"--meet must be a percentage above 0, got {chosen.meet}")
 
 
-def targets(chosen: argparse.Namespace, table: LatencyTable) -> list[float]:
-    """Targets in ms, ascending. Raises `InvalidInput` for one that a single request on an idle machine would miss."""
-    alone_ms = table.whole_ns(1) / 1e6
+def compared(chosen: argparse.Namespace, *, loops: bool) -> list[Variant]:
+    """The policies, or what is usual for such a model. Raises `InvalidInput` for a name that is none."""
+    if chosen.policy is not None:
+        return variants(chosen.policy)
+    if chosen.quick and chosen.live is not None:
+        return variants(QUICK_LOOPS if loops else QUICK)
+    return variants(USUAL_LOOPS if loops else USUAL)
+
+
+def targets(chosen: argparse.Namespace, model: str, alone_ms: float, least_ms: float) -> list[float]:
+    """Targets in ms, ascending. Raises `InvalidInput` for one that a single request on an idle machine would miss.
+
+    alone_ms: S(1), which --sla-x counts in. least_ms: the same for the shortest request.
+    """
     wanted = chosen.sla_ms if chosen.sla_ms is not None else [float(f"{x * alone_ms:.3g}") for x in chosen.sla_x]
     for target_ms in wanted:
-        if target_ms < alone_ms:
+        if target_ms < least_ms:
             raise InvalidInput(
-                f"SLA target {target_ms:g} ms cannot be met: one request alone takes {alone_ms:.3f} ms ({table.model})"
+                f"SLA target {target_ms:g} ms cannot be met: one request alone takes {least_ms:.3f} ms ({model})"
             )
     return sorted(set(wanted))
 

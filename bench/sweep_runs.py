@@ -15,14 +15,16 @@ from typing import Any, Literal
 import lazybatch as lb
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.models import Batch
+from bench.sweep_loops import Loops, alone_ns, as_lengths
 from bench.variants import Variant, joinable
 from lazybatch.core.control import Control
-from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
+from lazybatch.core.policies.lookahead import LoopControls
 from lazybatch.executors.base import Model
 from lazybatch.metrics import latency_summary
 from lazybatch.simulator import requests_from, simulate
+from lazybatch.table_loops import graph_of
 from lazybatch.workload import bursty, poisson
 
 Row = dict[str, Any]
@@ -39,7 +41,8 @@ LATE_SHARE = 0.05
 class Setting:
     """What all runs of a sweep share. capacity_rps: of the best batch size. kind: "poisson" or "bursty".
 
-    late: what becomes of waiting requests that can no longer meet their target.
+    late: what becomes of waiting requests that can no longer meet their target. loops: of a table with loops, how
+    often rows go round.
     """
 
     table: LatencyTable
@@ -48,24 +51,32 @@ class Setting:
     capacity_rps: float
     kind: str = "poisson"
     late: Literal["serve", "drop"] = "serve"
+    loops: Loops | None = field(default=None, repr=False)
     controls: Mapping[str, Control] = field(default_factory=dict, repr=False)
+    loop_controls: LoopControls = field(default_factory=dict, repr=False)
 
     @property
     def alone_ms(self) -> float:
-        """S(1): one request on an idle processor."""
-        return self.table.whole_ns(1) / MS
+        """S(1): one request on an idle processor; of a model with loops, the mean one."""
+        return alone_ns(self.lane(), "mean") / MS
+
+    @property
+    def least_ms(self) -> float:
+        """The same for the shortest request."""
+        return alone_ns(self.lane(), "shortest") / MS
 
     def lane(self, sla_ns: int | None = None) -> LaneSpec:
         """The model as the scheduler sees it."""
         table = self.table
         return LaneSpec(
-            NodeGraph.chain(table.model, table.nodes),
+            graph_of(table),
             table,
             self.rows_max,
             queue_capacity=self.queue_capacity,
             sla_ns=sla_ns,
             joinable=joinable(table),
             late=self.late,
+            lengths=() if self.loops is None else self.loops.of(table, 1, 0).guesses,
         )
 
     def arrivals_ns(self, rate_rps: float, requests: int, seed: int) -> list[int]:
@@ -110,7 +121,12 @@ def simulated(setting: Setting, run: Run) -> list[Row]:
     told_ns = round(run.targets_ms[0] * MS)
     arrivals_ns = setting.arrivals_ns(run.rate_rps, run.requests, run.seed)
     requests = requests_from(arrivals_ns, setting.table.model, sla_ns=told_ns)
-    result = simulate([setting.lane(told_ns)], run.variant.simulated(setting.controls), requests)
+    truth: Mapping[int, tuple[int, ...]] = {}
+    if setting.loops is not None:
+        trips = setting.loops.of(setting.table, run.requests, run.seed)
+        requests, truth = trips.told(requests), trips.truth(requests)
+    policy = run.variant.simulated(setting.controls, setting.loop_controls)
+    result = simulate([setting.lane(told_ns)], policy, requests, trips=truth)
     outcome = Ends(
         tuple(at_ns - arrivals_ns[0] for at_ns in arrivals_ns),
         tuple(result.latencies_ns.get(request.id) for request in requests),
@@ -137,6 +153,7 @@ def live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run) -> l
         max_batch_size=setting.rows_max,
         queue_capacity=setting.queue_capacity,
         late=setting.late,
+        lengths=as_lengths(setting.loops, setting.table),
         **run.variant.live(),
     ) as batcher:
         warm(batcher, inputs, setting.rows_max)

@@ -13,18 +13,20 @@ from typing import Any
 
 from lazybatch import policies
 from lazybatch.config import to_ns
-from lazybatch.controls import control_of
+from lazybatch.controls import control_of, loop_controls_of
 from lazybatch.core.control import Control
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies.base import Policy
-from lazybatch.core.policies.lookahead import Lookahead
+from lazybatch.core.policies.lookahead import Lookahead, LoopControls
 from lazybatch.errors import InvalidInput
 
-BLIND = ("serial", "graph", "cellular")
+BLIND = ("serial", "graph", "cellular", "continuous")
 """Policies that do the same whatever the SLA target."""
 USUAL = ("serial", "graph:0", "graph:5", "graph:25", "lazy", "oracle", "lookahead")
 """What is compared where nobody says what."""
+USUAL_LOOPS = ("serial", "graph:0", "graph:25", "continuous", "lazy", "oracle", "lookahead")
+"""The same for models with loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,13 @@ class Variant:
         """Whether it needs the solved control of every model."""
         return self.policy == policies.LOOKAHEAD
 
-    def simulated(self, controls: Mapping[str, Control]) -> Policy:
-        """A fresh policy object for the simulator. controls: by model name, where the policy `consults` them."""
+    def simulated(self, controls: Mapping[str, Control], loops: LoopControls | None = None) -> Policy:
+        """A fresh policy object for the simulator. controls: by model name, where the policy `consults` them.
+
+        loops: likewise, of models with loops.
+        """
         if self.consults:
-            return Lookahead(controls)
+            return Lookahead(controls, loops)
         if self.is_graph:
             return policies.make_policy("graph", (), window_ns=to_ns(self.window_s))
         return policies.make_policy(self.policy, ())
@@ -89,6 +94,13 @@ def controls_for(chosen: Iterable[Variant], lanes: Iterable[LaneSpec]) -> dict[s
     if not any(one.consults for one in chosen):
         return {}
     return {spec.graph.model: control_of(spec) for spec in lanes}
+
+
+def loop_controls_for(chosen: Iterable[Variant], lanes: Iterable[LaneSpec]) -> LoopControls:
+    """The controls of loops that these variants consult, by model; none where nobody asks, or nothing loops."""
+    if not any(one.consults for one in chosen):
+        return {}
+    return {spec.graph.model: loop_controls_of(spec) for spec in lanes if spec.graph.loops}
 
 
 def joinable(table: LatencyTable) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from lazybatch.api import LazyBatcher
+from lazybatch.checking.rows import varied_rows
 from lazybatch.checking.single import check_model
 from lazybatch.core.policies.base import Choice, Start, View, most_urgent_first
 from lazybatch.core.task import Reason
@@ -25,7 +26,6 @@ from lazybatch.engine import Stats
 from lazybatch.errors import InvalidInput, LazyBatchError
 from lazybatch.executors.program_model import ProgramModel
 from lazybatch.partition.proof.traits import close, difference
-from lazybatch.program.checks import varying
 
 ROWS = 24
 ROWS_MAX = 8
@@ -96,7 +96,7 @@ def check_program(model: ProgramModel, inputs: Sequence[Any] | None = None, *, s
     """
     notes: list[str] = []
     try:
-        rows = _made_up(model, seed) if inputs is None else list(inputs)
+        rows = varied_rows(model, ROWS, seed) if inputs is None else list(inputs)
     except InvalidInput as error:
         rows = []
         notes.append(f"no rows could be made up to try it with: {error}")
@@ -147,31 +147,6 @@ def _stage(model: ProgramModel, name: str) -> StageReport:
         identical=found.identical,
         notes=found.notes,
     )
-
-
-def _made_up(model: ProgramModel, seed: int) -> list[dict[str, Any]]:
-    """Rows of different lengths, where lengths may differ. Raises `InvalidInput` where shapes are not known."""
-    rng = random.Random(seed)
-    free = {reference.tensor for reference in varying(model.program) if reference.stage is None}
-    made = []
-    for number in range(ROWS):
-        row = model.sample_row(seed + number)
-        lengths: dict[int, int] = {}
-        shorter = dict(row)
-        for name in sorted(free & row.keys()):
-            whole = len(np.asarray(row[name]))
-            shorter[name] = row[name][: lengths.setdefault(whole, rng.randint(1, max(1, whole)))]
-        made.append(_admitted(model, shorter, row))
-    return made
-
-
-def _admitted(model: ProgramModel, wanted: dict[str, Any], otherwise: dict[str, Any]) -> dict[str, Any]:
-    """The shorter row where the program takes it: inputs may have to agree in ways only its models know."""
-    try:
-        model.admit(wanted)
-    except InvalidInput:
-        return otherwise
-    return wanted
 
 
 class _Anyhow:

@@ -14,9 +14,9 @@ import pytest
 
 from bench import sla_sweep, sweep_advice, sweep_runs
 from bench.common import run_script
-from bench.sweep_options import check, fill, options, rates, targets
+from bench.sweep_options import check, compared, fill, options, rates, targets
 from bench.sweep_runs import Run, Setting
-from bench.variants import controls_for, variant, variants
+from bench.variants import USUAL, USUAL_LOOPS, controls_for, variant, variants
 from lazybatch import profiles
 from lazybatch.core.latency import LatencyTable
 from lazybatch.errors import InvalidInput
@@ -118,11 +118,19 @@ def test_defaults_and_what_overrides_them() -> None:
     """--quick shrinks only what was not given; targets are multiples of S(1), rates shares of capacity."""
     chosen = _chosen("--table", "t", "--quick", "--seeds", "7")
     assert (chosen.seeds, chosen.requests) == (7, 500)
-    assert targets(chosen, TOY) == [10.0, 25.0, 50.0]
+    assert targets(chosen, "toy", 5.0, 5.0) == [10.0, 25.0, 50.0]
     assert rates(chosen, 100.0) == [(25.0, 500), (50.0, 500), (75.0, 500), (90.0, 500)]
     chosen = _chosen("--live", "m", "--rate", "30", "10", "--seconds", "4", "--sla-ms", "9", "6")
     assert rates(chosen, 1.0) == [(10.0, 40), (30.0, 120)]
-    assert targets(chosen, TOY) == [6.0, 9.0]
+    assert targets(chosen, "toy", 5.0, 5.0) == [6.0, 9.0]
+
+
+def test_usual_policies() -> None:
+    """Loops are compared with joining at every step; --quick --live with fewer; names given are taken."""
+    assert [one.title for one in compared(_chosen("--table", "t"), loops=True)] == list(USUAL_LOOPS)
+    assert [one.title for one in compared(_chosen("--table", "t"), loops=False)] == list(USUAL)
+    assert len(compared(_chosen("--live", "m", "--quick"), loops=True)) == 4
+    assert [one.title for one in compared(_chosen("--table", "t", "--policy", "lazy"), loops=True)] == ["lazy"]
 
 
 @pytest.fixture
