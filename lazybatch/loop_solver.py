@@ -5,9 +5,11 @@ Must not know: the scheduler, files; it runs off line or at start, never per dec
 
 States: n rows run in the loop, q wait. Two actions: one iteration (S(n); each row leaves with probability 1 / mean
 trips), or letting in k = min(q, maximum - n) of those who wait (E(k): what lies before the loop). During an action of
-length T the cost is (n + q) T + rate T^2 / 2 row-time, and Poisson(rate T) rows come. With the gain g, the mean number
-of rows in the system, v = min over actions (cost - g T + E v'): iterated with g following from the empty state, where
-nothing can be done but wait for the next row.
+length T the cost is (n + q) T + rate T^2 / 2 row-time, and Poisson(rate T) rows come. Nobody there: wait for the next.
+
+Value iteration with costs C and times W side by side: every state takes the action that is best by C - g W, where the
+gain g, the mean number of rows in the system, is by how much C grows over by how much W does. It settles once they grow
+alike in all states that matter. A step of each value is damped, or joining and stepping in turn would never settle.
 
 * Rows are lumped where there are more than `ROWS_WEIGHED`, so that the states stay few.
 * Beyond the last queue length values stay as they are there. That is wrong by little below the capacity, and a loaded
@@ -20,6 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from lazybatch.core.loop_control import NEVER
 from lazybatch.core.loop_times import LoopTimes
@@ -30,13 +33,15 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 LOADS = (0.15, 0.35, 0.55, 0.75, 0.88)
 """Rates that are solved, as shares of the capacity with the loop full and newcomers let in by half batches."""
 ROWS_WEIGHED = 64
-SOLVER = 1
+SOLVER = 2
 """Raised whenever the same times would be solved differently than before."""
-_QUEUE = 2.5
+_QUEUE = 1.5
 """Queue lengths that are told apart, in full loops."""
 _SWEEPS_MAX = 2000
 _SWEEPS_CHECKED = 20
-_GAIN_SETTLED = 2e-4
+_DAMPING = 0.85
+_SETTLED = 0.03
+"""Iteration ends once no state's value grows otherwise than the others' by more than this share of an action's cost."""
 
 
 class LoopSolution(NamedTuple):
@@ -54,7 +59,7 @@ def solve_loop_times(times: LoopTimes) -> LoopSolution:
     lump = -(-rows_max // ROWS_WEIGHED)
     counts = np.minimum(np.arange(-(-rows_max // lump) + 1) * lump, rows_max)
     before, step = np.array(before_ns, float)[counts], np.array(step_ns, float)[counts]
-    half = (len(step) - 1 + 1) // 2
+    half = len(step) // 2
     per_row = float(np.min(trips * step[1:] / np.arange(1, len(step)))) + float(before[half]) / half
     problem = _Problem(before / per_row, step / per_row, trips)
     rates = tuple(load / per_row * lump for load in LOADS)
@@ -62,9 +67,9 @@ def solve_loop_times(times: LoopTimes) -> LoopSolution:
         return LoopSolution(rates, ((1,) * rows_max,) * len(rates), (0.0,) * len(rates))
     thresholds: list[tuple[int, ...]] = []
     means: list[float] = []
-    value = np.zeros((len(step), problem.queue + 1))
+    values = _Values(*np.zeros((2, len(step), problem.queue + 1)))
     for load in LOADS:
-        gain, value, joins = problem.solve(load, value)
+        gain, values, joins = problem.solve(load, values)
         first = np.where(joins.any(axis=1), joins.argmax(axis=1), NEVER)
         needed = [first[n // lump] for n in range(rows_max)]
         thresholds.append(
@@ -72,6 +77,13 @@ def solve_loop_times(times: LoopTimes) -> LoopSolution:
         )
         means.append(gain / load * per_row)
     return LoopSolution(rates, tuple(thresholds), tuple(means))
+
+
+class _Values(NamedTuple):
+    """By rows running and waiting, relative to one state: costs, and times."""
+
+    cost: Vector
+    time: Vector
 
 
 class _Problem:
@@ -88,43 +100,56 @@ class _Problem:
         self.left = waiting - self.joining
         self.inside = running + waiting
 
-    def solve(self, rate: float, value: Vector) -> tuple[float, Vector, np.ndarray[Any, np.dtype[np.bool_]]]:
-        """Gain, relative values and where joining is best, from values that are close."""
-        step, before, joining = self.step, self.before, self.joining
-        longest = float(max(step.max(), before.max()))
-        come = int(rate * longest + 8 * np.sqrt(rate * longest) + 8)
-        come_step, come_before = (np.array([poisson(rate * time, come) for time in times]) for times in (step, before))
-        cost_step = self.inside * step[:, None] + rate * step[:, None] ** 2 / 2
-        time_before = before[joining]
-        cost_before = self.inside * time_before + rate * time_before**2 / 2
-        cost_before[joining == 0] = np.inf
-        gain = seen = rate * float(value[0, 1])
+    def solve(self, rate: float, values: _Values) -> tuple[float, _Values, np.ndarray[Any, np.dtype[np.bool_]]]:
+        """Gain, values and where joining is best, from values that are close."""
+        cost, time = values
+        come_step, come_before = _come(rate, self.step), _come(rate, self.before)
+        time_step = np.broadcast_to(self.step[:, None], cost.shape)
+        time_join = self.before[self.joining]
+        cost_step = self.inside * time_step + rate * time_step**2 / 2
+        cost_join = self.inside * time_join + rate * time_join**2 / 2
+        nobody = self.joining == 0
+        seen = (max(1, self.rows // 4), max(1, self.rows // 16))
+        gain = 0.0
         for sweep in range(_SWEEPS_MAX):
-            beyond = np.concatenate([value, np.repeat(value[:, -1:], come, axis=1)], axis=1)
-            go = cost_step - gain * step[:, None] + _ahead(self.leave @ beyond, come_step)
-            go[0] = np.inf
-            empty = come_before @ beyond[:, : come + 1].T
-            full = _ahead(np.broadcast_to(beyond[-1], (self.rows + 1, beyond.shape[1])), come_before)
-            ahead = np.where(self.left > 0, full[joining, self.left], empty[joining, self.joined])
-            join = cost_before - gain * time_before + ahead
-            best = np.minimum(go, join)
-            best[0, 0] = value[0, 1] - gain / rate
-            value = best - best[0, 0]
-            gain = (gain + rate * float(value[0, 1])) / 2
+            cost_on, cost_in = self._ahead(cost, come_step, come_before)
+            time_on, time_in = self._ahead(time, come_step, come_before)
+            cost_on, cost_in, time_on, time_in = (
+                cost_on + cost_step,
+                cost_in + cost_join,
+                time_on + time_step,
+                time_in + time_join,
+            )
+            joins = (cost_in - gain * time_in < cost_on - gain * time_on) & ~nobody
+            joins[0] = ~nobody[0]
+            more_cost = np.where(joins, cost_in, cost_on) - cost
+            more_time = np.where(joins, time_in, time_on) - time
+            more_cost[0, 0], more_time[0, 0] = cost[0, 1] - cost[0, 0], time[0, 1] + 1 / rate - time[0, 0]
+            gain = float(more_cost[seen] / more_time[seen])
+            cost, time = cost + _DAMPING * more_cost, time + _DAMPING * more_time
+            cost, time = cost - cost[seen], time - time[seen]
             if sweep % _SWEEPS_CHECKED == _SWEEPS_CHECKED - 1:
-                if abs(gain - seen) < _GAIN_SETTLED * gain:
+                off = np.abs(more_cost - gain * more_time)[:, : self.rows + 1].max()
+                if off < _SETTLED * gain * more_time[seen]:
                     break
-                seen = gain
-        return gain, value, join < go
+        return gain, _Values(cost, time), joins
+
+    def _ahead(self, value: Vector, come_step: Vector, come_before: Vector) -> tuple[Vector, Vector]:
+        """The expected value after an iteration, and after those who wait have come in as far as there is room."""
+        width_step, width_before = come_step.shape[1], come_before.shape[1]
+        far = np.repeat(value[:, -1:], max(width_step, width_before), axis=1)
+        beyond = np.concatenate([value, far], axis=1)
+        stayed = sliding_window_view(self.leave @ beyond, width_step, axis=1)[:, : self.queue + 1]
+        on: Vector = np.einsum("nqc,nc->nq", stayed, come_step)
+        empty = come_before @ beyond[:, :width_before].T
+        full = come_before @ sliding_window_view(beyond[-1], width_before)[: self.queue + 1].T
+        return on, np.where(self.left > 0, full[self.joining, self.left], empty[self.joining, self.joined])
 
 
-def _ahead(values: Vector, come: Vector) -> Vector:
-    """By rows running and waiting, the expected value after so many have come (rows of ``come``: probabilities)."""
-    states = values.shape[1] - come.shape[1] + 1
-    expected: Vector = np.zeros((values.shape[0], states))
-    for arrivals in range(come.shape[1]):
-        expected += come[:, arrivals, None] * values[:, arrivals : arrivals + states]
-    return expected
+def _come(rate: float, times: Vector) -> Vector:
+    """By rows, the chances of so many arrivals during these times."""
+    most = rate * float(times.max())
+    return np.array([poisson(rate * float(time), int(most + 6 * np.sqrt(most) + 8)) for time in times])
 
 
 def _leaving(rows: int, end: float) -> Vector:
