@@ -60,8 +60,10 @@ def load(
     the row's own magnitude, for models that cannot be exact (dynamic quantisation). require_joinable: refuse a model
     whose rows cannot share a batch, instead of serving them one at a time. threads: that operators share.
     providers: of ONNX Runtime. device: of a torch module; None: where its weights lie. cache: keep the partition below
-    ``LAZYBATCH_CACHE`` (default ``~/.cache/lazybatch``). Of a program all of these are for every stage, but for
-    ``batch_axes``, ``example_inputs`` and ``tolerance``, which each stage has itself.
+    ``LAZYBATCH_CACHE`` (default ``~/.cache/lazybatch``). pad: how rows of different lengths are padded so that they may
+    share batches; tried on rows of many lengths, and refused with a reason where it changes an answer.
+    Of a program all of these are for every stage, but for ``batch_axes``, ``example_inputs``, ``tolerance`` and
+    ``pad``, which each stage has itself.
 
     Raises `ModelError` saying which part of the model is the culprit, `InvalidInput` for impossible options.
     """
@@ -119,7 +121,12 @@ def _program_model(program: Program, options: Mapping[str, Any], providers: Any,
     """A program with its models loaded."""
     from lazybatch.executors.program_model import ProgramModel
 
-    return ProgramModel(program, load_stages(program, load, _is_torch, options, providers=providers, device=device))
+    models = load_stages(program, load, _is_torch, options, providers=providers, device=device)
+    try:
+        model = ProgramModel(program, models)
+    except ModelError as error:
+        raise ModelError(f"program {program.name!r}: {error}") from error
+    return _accepted(model, options["require_joinable"])
 
 
 def is_program(source: Any) -> bool:
