@@ -168,3 +168,27 @@ def test_the_estimate_is_positive_and_finite(stamps: list[int], later: int) -> N
         if per_ns is not None:
             assert math.isfinite(per_ns)
             assert 0 < per_ns <= 1
+
+
+class TestRecently:
+    """The rate of the last few arrivals."""
+
+    def test_nothing_is_known_before_the_second(self) -> None:
+        """As for the mean rate."""
+        assert ArrivalRate().recent_per_ns(5) is None
+        assert seen([5]).recent_per_ns(5) is None
+        assert seen([5, 15]).recent_per_ns(15) == pytest.approx(1 / 10)
+
+    def test_a_burst_shows_at_once_and_leaves_the_mean_alone(self) -> None:
+        """Eight gaps of a tenth after 500 steady ones: recently five times as fast and more, the mean as before."""
+        steady = [1_000 * k for k in range(501)]
+        burst = [steady[-1] + 100 * k for k in range(1, 9)]
+        rate = seen(steady + burst)
+        assert 5 / 1_000 < (rate.recent_per_ns(burst[-1]) or 0.0) < 10 / 1_000
+        assert estimate(rate, burst[-1]) == pytest.approx(1 / 1_000, rel=0.05)
+
+    def test_an_open_gap_counts_once_it_is_longer(self) -> None:
+        """After gaps of 100: still 100 when 90 have passed, a quarter of the way to 500 when 500 have."""
+        rate = seen([100 * k for k in range(50)])
+        assert rate.recent_per_ns(4_990) == pytest.approx(1 / 100)
+        assert rate.recent_per_ns(5_400) == pytest.approx(1 / 200)

@@ -7,6 +7,10 @@ Must not know: what is in flight, which alternatives there are.
 What a model leaves behind is worth what its control says: during a time T, left T + rate T^2 / 2 row-time pass, and
 E[h(left + arrivals)] - gain T follows (the relative value of a semi-Markov decision process; see `core.control`).
 
+The control is that of the mean rate, or of the last few arrivals where they came faster, but of no more than
+`BURST_LOAD`: at low loads a burst is worth batching for, at high ones running after every cluster costs more than it
+gains.
+
 Several models share the processor. Each is valued as if it had a share of it for itself: what its rate needs, plus a
 part of what is spare in proportion to the square root of that (Kleinrock's capacity assignment, Communication Nets,
 1964). In a share s the same control holds with time stretched by 1 / s. So a model is neither forgotten beside a busier
@@ -34,6 +38,8 @@ QUEUE_SEEN = 3
 """Rows waiting beyond this many full batches do not change a decision: the values are no longer exact so far out."""
 DEADLINES_SEEN = 32
 """Of so many waiting rows the deadlines are looked at, the same ones in every alternative."""
+BURST_LOAD = 0.6
+"""The load up to which arrivals that come faster than the mean count as the rate."""
 _SHARE_MIN = 0.1
 """A model is never valued as if it had less of the processor, however rarely it is asked for."""
 
@@ -79,8 +85,9 @@ class Prospect:
         """Bring everything up to the present moment."""
         if len(lanes) == 1:  # the same as below with a share of 1, on the path of most decisions
             lane = lanes[0]
-            rate = self._rates[lane.model].per_ns(now) or 0.0
-            solution = self._controls[lane.model].at(rate)
+            control, arrivals = self._controls[lane.model], self._rates[lane.model]
+            mean, recent = arrivals.per_ns(now) or 0.0, arrivals.recent_per_ns(now) or 0.0
+            solution = control.at(max(mean, min(recent, BURST_LOAD * control.capacity_per_ns)))
             self.tail_from_ns[lane.model] = TAIL_FROM * solution.mean_latency_ns
             self.left[lane.model] = self._left(lane, solution, 1.0, now)
             return

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lazybatch.core.control import Control
 from lazybatch.core.lane import Lane
 from lazybatch.core.policies.prospect import (
+    BURST_LOAD,
     DEADLINES_SEEN,
     LATE_WEIGHT,
     QUEUE_SEEN,
@@ -82,6 +83,17 @@ class TestOneModel:
         now = arrive(prospect, m, 0.9)
         prospect.look([m], now + 10**9)
         assert prospect.left["m"].solution is control().solutions[0]
+
+    @pytest.mark.parametrize(("steady", "burst", "taken"), [(0.1, 0.4, 0.4), (0.1, 3.0, BURST_LOAD), (0.8, 3.0, 0.8)])
+    def test_a_burst_counts_up_to_a_moderate_load(self, steady: float, burst: float, taken: float) -> None:
+        """The control is that of the last arrivals, of `BURST_LOAD`, or of the mean rate where that is higher."""
+        m, prospect = lane(), Prospect({"m": control()})
+        now = arrive(prospect, m, steady)
+        for k in range(20):
+            now += round(1 / (burst * CAPACITY))
+            prospect.arrived(row(1_000 + k, now))
+        prospect.look([m], now)
+        assert prospect.left["m"].solution == control().at(taken * CAPACITY)
 
     @pytest.mark.parametrize("load", [0.05, 0.3, 0.6, 0.9])
     @pytest.mark.parametrize("waiting", [1, 2, 3, 4, 7, 11])
