@@ -44,11 +44,11 @@ REAL = tuple(
 _ONSETS = (
     "- b bl br c ch cl cr d dr f fl fr g gl gr h j k l m n p ph pl pr qu r s sc sh sk sl sm sn sp st str sw t th tr"
 )
-_NUCLEI = "a e i o u ai au ea ee ei ie oa oi oo ou ow ue y"
-_CODAS = "- - - b ck ct d ft g ght l ll lt m mp n nd ng nt p r rd rk rm rn s sh sk ss st t tch th x zz"
-_ENDINGS = "- - - ed er ess ful ing ion ism ist ity ive less ly ment ness"
+_NUCLEI = "a e i o u a e i o u a e i o u ai au ea ee ei ie oa oi oo ou ow ue y"
+_CODAS = "- - - - - - - - - - b ck ct d ft g ght l ll lt m mp n nd ng nt p r rd rk rm rn s sh sk ss st t tch th x zz"
+_ENDINGS = "- - - - - - ed er ess ful ing ion ism ist ity ive less ly ment ness"
 """Parts of a spelling; "-" is none."""
-_SYLLABLES = {1: 0.2, 2: 0.4, 3: 0.25, 4: 0.15}
+_SYLLABLES = {1: 0.35, 2: 0.5, 3: 0.14, 4: 0.01}
 
 
 def invented(count: int, seed: int = 0) -> list[str]:

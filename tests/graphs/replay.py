@@ -86,14 +86,16 @@ def replay(
     *,
     max_batch_size: int = 8,
     gap_nodes: float = 4.0,
+    sla_nodes: float = 200.0,
     withdrawn: float = 0.0,
     lengths: tuple[LengthGuess | None, ...] = (),
 ) -> Course:
     """Serve all rows; they arrive with random gaps, on average of so many node times, and their steps are noted.
 
+    sla_nodes: their target, in node times; policies that watch it let nobody in where somebody would be late.
     withdrawn: share of rows that are cancelled at a random moment after they came, if they are still there.
     """
-    return _Replay(model, rows, policy, seed, max_batch_size, gap_nodes, withdrawn, lengths).to_end()
+    return _Replay(model, rows, policy, seed, max_batch_size, gap_nodes, sla_nodes, withdrawn, lengths).to_end()
 
 
 class _Replay:
@@ -107,6 +109,7 @@ class _Replay:
         seed: int,
         max_batch_size: int,
         gap_nodes: float,
+        sla_nodes: float,
         withdrawn: float,
         lengths: tuple[LengthGuess | None, ...],
     ) -> None:
@@ -117,7 +120,7 @@ class _Replay:
             flat_table(model, NODE_NS),
             max_batch_size,
             queue_capacity=len(rows),
-            sla_ns=200 * NODE_NS,
+            sla_ns=round(sla_nodes * NODE_NS),
             lengths=lengths,
         )
         served = ServedModel(spec, _Timed(model.executor(max_batch_size=max_batch_size), self.clock))

@@ -158,7 +158,7 @@ def test_two_hundred_sounds(policy: str, model: Any, plain: Plain) -> None:
     given = [silero.chunked(sound) for sound in sounds(220, seed=1)]
     assert len({len(chunks) for chunks in given}) > 50
     rows = [{"chunks": chunks} for chunks in given]
-    course = replay(model, rows, policy, seed=2, gap_nodes=20, withdrawn=0.05)
+    course = replay(model, rows, policy, seed=2, gap_nodes=20, sla_nodes=5000, withdrawn=0.05)
     check_course(given, plain, course, policy)
     assert sum(result is not None for result in course.results) >= 200
 
