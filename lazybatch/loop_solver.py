@@ -30,7 +30,7 @@ from lazybatch.solver import poisson
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 
-LOADS = (0.15, 0.35, 0.55, 0.75, 0.88)
+LOADS = (0.05, 0.15, 0.35, 0.55, 0.75, 0.88)
 """Rates that are solved, as shares of the capacity with the loop full and newcomers let in by half batches."""
 ROWS_WEIGHED = 64
 SOLVER = 2

@@ -9,6 +9,7 @@ same node, with equal signatures and room for both, they merge into the lower on
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from lazybatch.core.progress import Progress
@@ -71,10 +72,12 @@ class SubBatch:
 
     def evict(self, ids: set[int]) -> tuple[int, ...]:
         """Drop these requests; returns the ids dropped, in row order."""
-        gone = tuple(request.id for request in self.requests if request.id in ids)
+        gone = [request for request in self.requests if request.id in ids]
         self.requests = [request for request in self.requests if request.id not in ids]
-        self.deadlines_ns = sorted(request.deadline_ns for request in self.requests)
-        return gone
+        deadlines_ns = self.deadlines_ns
+        for request in gone:
+            del deadlines_ns[bisect_left(deadlines_ns, request.deadline_ns)]
+        return tuple([request.id for request in gone])
 
 
 class BatchTable:

@@ -86,7 +86,7 @@ class LoopTable(BatchTable):
         if number is None:
             entry.progress = None
         elif entry.progress is None or entry.progress.loop != number:
-            entry.progress = Progress(number, self._graph.loops[number].trips_max, entry.requests)
+            entry.progress = Progress(number, self._graph.loops[number].trips_max, entry.requests, entry.started_ns)
 
     def _fit(self, entry: SubBatch) -> None:
         """Execute as many rows as are allowed and there are, or the next more."""

@@ -19,21 +19,24 @@ from lazybatch.errors import InvariantError
 class Progress:
     """Rows of one sub-batch inside one loop.
 
-    loop: the loop's number. steps: iterations the sub-batch has counted; a row's own are those since it came in.
+    started_ns: when the rows left the queue. loop: the loop's number. steps: iterations the sub-batch has counted; a
+    row's own are those since it came in.
     ended: rows that are done and wait for the others, under policies that run whole batches.
     """
 
-    __slots__ = ("_entered", "_leaves", "ended", "loop", "steps")
+    __slots__ = ("_entered", "_leaves", "_started_ns", "ended", "loop", "steps")
 
-    def __init__(self, loop: int, trips_max: int | None, requests: Iterable[Request]) -> None:
+    def __init__(self, loop: int, trips_max: int | None, requests: Iterable[Request], started_ns: int = 0) -> None:
         self.loop = loop
         self.steps = 0
         self.ended: set[int] = set()
         self._entered: dict[int, int] = {}
+        self._started_ns: dict[int, int] = {}
         # step -> rows that leave there at the latest; those that are gone before are passed over then.
         self._leaves: dict[int, list[int]] = {}
         for request in requests:
             self._entered[request.id] = 0
+            self._started_ns[request.id] = started_ns
             trips = request.trips_in(loop) or trips_max
             if trips is not None:
                 self._leaves.setdefault(trips, []).append(request.id)
@@ -47,6 +50,11 @@ class Progress:
         steps = self.steps
         return {request_id: steps - entered for request_id, entered in self._entered.items()}
 
+    def means(self) -> tuple[float, float]:
+        """Over the rows: when they started, and how many iterations they have behind them."""
+        rows = len(self._entered)
+        return sum(self._started_ns.values()) / rows, self.steps - sum(self._entered.values()) / rows
+
     def step(self, done: Collection[int]) -> set[int]:
         """One more iteration is over; which rows end with it: those found to be done, and those whose last it was."""
         self.steps += 1
@@ -59,6 +67,7 @@ class Progress:
         """Rows are gone: out of the loop, or withdrawn."""
         for request_id in ids:
             del self._entered[request_id]
+            del self._started_ns[request_id]
         self.ended.difference_update(ids)
 
     def absorb(self, other: Progress) -> None:
@@ -66,6 +75,7 @@ class Progress:
         shift = self.steps - other.steps
         for request_id, entered in other._entered.items():
             self._entered[request_id] = entered + shift
+        self._started_ns |= other._started_ns
         for step, ids in other._leaves.items():
             self._leaves.setdefault(step + shift, []).extend(ids)
         self.ended |= other.ended

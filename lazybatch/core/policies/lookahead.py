@@ -42,6 +42,8 @@ PATIENCE = 4
 """A sub-batch in flight for so many of its model's longest runs is preempted no more."""
 LENDING = 1.0
 """A sub-batch waits for other models for at most so many of its own runs."""
+LENDING_IN_LOOPS = 2.0
+"""The same in a loop, where rows wait for newcomers of their own model as well, and the two are not told apart."""
 ROUNDS = 3
 """A model is passed over for at most so many times what it takes to serve everyone once."""
 
@@ -57,14 +59,14 @@ class Lookahead:
     """One-step lookahead over the solved graph-level control. See the module's text.
 
     controls: one per model, from `lazybatch.solver.solve`. loops: by model, one per loop, from `lazybatch.loop_solver`;
-    models whose graphs have none may be left out. One object serves one scheduler: it learns arrival rates.
+    models that are left out are served by a rule of thumb. One object serves one scheduler: it learns arrival rates.
     """
 
     needs_table = True
 
     def __init__(self, controls: Mapping[str, Control], loops: LoopControls | None = None) -> None:
         self._prospect = Prospect(controls)
-        self._joining = Joining(loops) if loops else None
+        self._joining = Joining(loops or {})
         self._levels = False
         self._news: set[str] = set()
         self._settled: tuple[int, int, int] | None = None
@@ -83,8 +85,8 @@ class Lookahead:
         top = view.active
         if top is None:
             return self._start_or_wait(view, now)
-        if self._joining is not None and top.progress is not None:
-            choice = self._join(self._joining, view, top, now)
+        if top.progress is not None:
+            choice = self._join(view, top, now)
             if type(choice) is Start or len(view.lanes) == 1:
                 return choice
         situation = (len(view.stack), top.id, len(top.requests))
@@ -142,7 +144,7 @@ class Lookahead:
         compared = Comparison(stay.cost_ns, best.cost_ns, stay.late, best.late)
         return Start(chosen, chosen_rows, reason, comparison=compared)
 
-    def _join(self, joining: Joining, view: View, top: SubBatch, now: int) -> Choice:
+    def _join(self, view: View, top: SubBatch, now: int) -> Choice:
         """Whether rows of the active sub-batch's own model come into the loop that it runs."""
         lane = view.lane_of(top.model)
         if not len(lane.queue) or (len(view.lanes) > 1 and lane not in self._leading(view, now)):
@@ -150,7 +152,7 @@ class Lookahead:
         above = _head_level(lane, now) - max(_level(entry) for entry in view.stack) if self._ranked(view) else 0
         if above < 0:
             return None
-        return joining.decide(lane, top, self._prospect.rate_per_ns(lane.model, now), now, at_once=above > 0)
+        return self._joining.decide(lane, top, self._prospect.rate_per_ns(lane.model, now), now, at_once=above > 0)
 
     def _ranked(self, view: View) -> bool:
         """Whether rows can be of different levels."""
@@ -310,15 +312,19 @@ def _why(lane: Lane, rows: int, now: int) -> Reason:
 
 def _unwilling(entry: SubBatch, view: View, newcomers: Lane, time_ns: int, now: int) -> bool:
     """Whether a sub-batch in flight has waited enough for others; time_ns: what the newcomers take."""
-    lane = view.lane_of(entry.model)
-    in_flight_ns = now - entry.started_ns
+    lane, rows, progress = view.lane_of(entry.model), len(entry.requests), entry.progress
+    sums_ns = lane.sums_ns[rows]
+    in_flight_ns, own_ns = float(now - entry.started_ns), float(sums_ns[entry.cursor])
+    if progress is not None:  # rows come and go: what counts is how they fare on average
+        started_ns, iterations = progress.means()
+        in_flight_ns = now - started_ns
+        own_ns = sums_ns[lane.loops[progress.loop].first] + iterations * lane.body_ns(progress.loop, rows)
     if in_flight_ns > PATIENCE * lane.run_ns(lane.rows_max):
         return True
     if lane is newcomers:
         return False
-    sums_ns = lane.sums_ns[len(entry.requests)]
-    lent_ns = in_flight_ns - sums_ns[entry.cursor]
-    return lent_ns + time_ns > LENDING * sums_ns[-1]
+    lending = LENDING if progress is None else LENDING_IN_LOOPS
+    return in_flight_ns - own_ns + time_ns > lending * sums_ns[-1]
 
 
 def _level(entry: SubBatch) -> int:
