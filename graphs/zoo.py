@@ -35,6 +35,13 @@ ZOO: Mapping[str, Entry] = {
     "bert-base": Entry(
         "BERT-base", "graphs.bert", ("input_ids", "attention_mask"), ("last_hidden_state", "pooler_output"), tokens=True
     ),
+    "minilm": Entry(
+        "MiniLM-L6",
+        "graphs.minilm",
+        ("input_ids", "attention_mask"),
+        ("last_hidden_state", "sentence_embedding"),
+        tokens=True,
+    ),
 }
 
 
