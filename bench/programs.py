@@ -14,7 +14,7 @@ from typing import Any
 
 import lazybatch as lb
 from bench.common import CACHE, progress
-from bench.models import Subject, subject
+from bench.models import NAMES, Subject, subject
 from graphs.build import BuildError
 from graphs.export import ExportError
 from graphs.programs import LENGTHS_FILE, ensure_program
@@ -111,6 +111,9 @@ def served(name: str) -> Subject | Looped | ProgramFile:
     path = Path(name)
     if is_program(path) and path.exists():
         return ProgramFile(path.resolve().parent.name if path.is_file() else path.resolve().name, path)
+    if name not in NAMES and not path.exists():
+        known = ", ".join((*NAMES, *LOOPED))
+        raise InvalidInput(f"model {name!r} is neither a file that exists nor one of {known}")
     return subject(name)
 
 
