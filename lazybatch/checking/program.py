@@ -11,6 +11,7 @@ under a policy that lets any number of them in at any node; every row must get t
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,9 @@ from lazybatch.errors import InvalidInput, LazyBatchError
 from lazybatch.executors.program_model import ProgramModel
 from lazybatch.partition.proof.traits import close, difference
 
-ROWS = 24
+ROWS, ROWS_LEAST = 24, 4
+SECONDS = 20.0
+"""For made-up rows served alone, as the first of them lets expect; a slow program is tried with fewer."""
 ROWS_MAX = 8
 """Of a batch of the joined run."""
 TOLERANCE = 1e-3
@@ -100,7 +103,8 @@ def check_program(model: ProgramModel, inputs: Sequence[Any] | None = None, *, s
     except InvalidInput as error:
         rows = []
         notes.append(f"no rows could be made up to try it with: {error}")
-    alone, joined, stats = _served(model, rows, seed) if rows else ([], [], None)
+    limit_s = SECONDS if inputs is None else None
+    alone, joined, stats = _served(model, rows, seed, limit_s) if rows else ([], [], None)
     different, gap = _compared(alone, joined)
     failed = [one for one in alone if isinstance(one, Exception)]
     if failed and len(failed) == len(alone):
@@ -167,10 +171,16 @@ class _Anyhow:
         return Start(lane, rows, Reason.START_IDLE if view.active is None else Reason.JOIN_STEP)
 
 
-def _served(model: ProgramModel, rows: Sequence[Any], seed: int) -> tuple[list[Any], list[Any], Stats]:
+def _served(
+    model: ProgramModel, rows: Sequence[Any], seed: int, limit_s: float | None
+) -> tuple[list[Any], list[Any], Stats]:
     """What every row gets alone and joined, errors in their places; and what happened when they joined."""
     options: dict[str, Any] = {"max_batch_size": ROWS_MAX, "queue_capacity": max(ROWS_MAX, len(rows))}
     with LazyBatcher(model, policy="serial", **options) as batcher:
+        if limit_s is not None:
+            start_s = time.perf_counter()
+            batcher.predict_batch(rows[:1], return_exceptions=True)
+            rows = rows[: max(ROWS_LEAST, int(limit_s / (time.perf_counter() - start_s)))]
         alone = batcher.predict_batch(rows, return_exceptions=True)
     with LazyBatcher(model, policy=_Anyhow(seed), **options) as batcher:
         joined = batcher.predict_batch(rows, return_exceptions=True)
