@@ -16,13 +16,14 @@ from bench.common import Report, parser, progress, run_script
 from bench.measure_chain import measure_chain
 from bench.measure_core import POLICIES, measure_decisions, measure_policy, measure_simulator
 from bench.measure_live import measure_gaps
+from bench.measure_loop import measure_loop
 from bench.measure_memory import measure_memory
 from bench.models import subject
 from lazybatch.errors import InvalidInput
 
 CHAIN_MODELS = ("resnet50", "mobilenetv2", "bert-base", "ppocr-det", "ppocr-rec")
 QUICK_MODELS = ("ppocr-rec", "ppocr-cls")
-PARTS = ("core", "chain", "torch", "live", "steps", "memory")
+PARTS = ("core", "chain", "torch", "loop", "live", "steps", "memory")
 DISPATCH_LIMIT_US = {"lookahead": 60.0}
 SIMULATED_LEAST = {"lookahead": 25_000}
 
@@ -32,6 +33,7 @@ parts
           simulated dispatches/s
   chain   one batch node by node against the whole optimised model, interleaved; are the answers bit-identical?
   torch   the same for torch modules of the zoo, against the module itself run eagerly (needs torch)
+  loop    a decoder step through a program against a loop over the same model written by hand; are the answers the same?
   live    time between the end of one node and the start of the next while clients keep the engine busy; what a
           decision of the default policy takes there
   steps   what an iteration of a loop costs with 64 rows, outside of its model, while rows come and go (needs torch)
@@ -104,6 +106,17 @@ def torch_part(report: Report, quick: bool, batch_sizes: tuple[int, ...], second
             report.figure(f"torch_bit_identical/{label}", row["bit_identical"], "True", row["bit_identical"])
 
 
+def loop_part(report: Report, seconds: float) -> None:
+    """The steps of a loop through a program against those by hand."""
+    progress("loop: against one by hand")
+    rows = measure_loop((1, 8, 64), seconds)
+    report.rows += rows
+    for row in rows:
+        label = f"batch{row['batch']}"
+        report.at_most(f"program_over_hand/{label}", row["program_over_hand"], 1.03)
+        report.figure(f"loop_identical/{label}", row["identical"], "True", row["identical"])
+
+
 def live_part(report: Report, quick: bool) -> None:
     """The gap between nodes of a model of several nodes, and, as a harder case, between batches of a one-node model."""
     for name in ("ppocr-rec", "ppocr-cls"):
@@ -159,6 +172,8 @@ def main(chosen: argparse.Namespace) -> int:
         chain_part(report, models, tuple(chosen.batch_sizes), seconds)
     if "torch" in chosen.parts:
         torch_part(report, quick, tuple(chosen.batch_sizes), seconds)
+    if "loop" in chosen.parts:
+        loop_part(report, seconds)
     if "live" in chosen.parts:
         live_part(report, quick)
     if "steps" in chosen.parts:

@@ -4,8 +4,8 @@ Owns: `ProgramExecutor`: which stage a sub-batch is in, what rows take from stag
 Must not know: the scheduler, threads, time, which runtime runs the nodes.
 
 Rows that pass a chain take what later stages need and are gathered there at once; rows that are done with a loop took
-it with their last iteration. Who is done is read off the rows (`Tally`), so a sub-batch all of whose rows are over
-stands behind its loop, and any other at its first node; nothing has to be told to step back.
+it with their last iteration. So after each iteration a sub-batch stands at its loop's first node and, where all its
+rows are over (`Tally`), behind the loop as well: the next call shows which, and nothing has to be told to step back.
 """
 
 from __future__ import annotations
@@ -118,9 +118,12 @@ class ProgramExecutor:
             raise
 
     def merge(self, target: int, source: int) -> None:
-        """See `Executor.merge`."""
-        self._arrive(target)
-        self._arrive(source)
+        """See `Executor.merge`.
+
+        Two that ended the same loop are joined where they lie, wherever they stand: what they took of it is theirs.
+        """
+        if self._at[target] != self._at[source]:
+            self._arrive(min(target, source, key=self._at.__getitem__))
         number = self._at[target]
         if number != self._at[source]:
             raise InvariantError(f"sub-batches {target} and {source} do not stand at the same node")

@@ -190,7 +190,7 @@ class LoopStage(ChainStage):
             over = done | (behind >= self._at_max)
             if going is not None:
                 over &= ~tally.over
-            leaving = np.flatnonzero(over).tolist() if over.any() else []
+            leaving = np.flatnonzero(over).tolist() if np.count_nonzero(over) else []
             if leaving:
                 self._take_finals(state, leaving, done, rows)
             self.chain.again(state)
@@ -281,8 +281,8 @@ class LoopStage(ChainStage):
     def merge(self, target: int, source: int) -> None:
         """See `ChainStage.merge`. Where the body cannot mix iterations, they must be equal."""
         if self._loop.same_iteration:
-            one, other = (self.chain.state(sub_batch).tally for sub_batch in (target, source))
-            if one.position.max() != other.position.max():
+            tallies = [self.chain.state(sub_batch).tally for sub_batch in (target, source)]
+            if len({int(tally.position[~tally.over].max()) for tally in tallies if not tally.all_over}) > 1:
                 raise InvariantError(
                     f"sub-batches {target} and {source} stand at different iterations of stage {self.plan.name!r}"
                 )

@@ -265,8 +265,7 @@ class RowStore:
         """
         copies = [(name, np.array(self._array(state, output))) for name, output in self._copied]
         if self.plan.swapped:
-            state.turn ^= 1
-            self._reframe(state)
+            self._turn(state)
         for name, output in self._renamed:
             state.values[name] = state.values.pop(output)
         for name, value in copies:
@@ -274,6 +273,16 @@ class RowStore:
                 have = list(self.view(state, name).shape)
                 raise ExecutionError(f"state {name!r} has the shape {have}, but the next one is {list(value.shape)}")
             self._put(state, name, value)
+
+    def _turn(self, state: SubBatch) -> None:
+        """Carried tensors change places."""
+        here = state.frame
+        state.turn ^= 1
+        if here.turned is None:
+            self._reframe(state)
+            here.turned, state.frame.turned = state.frame, here
+        else:
+            state.frame = here.turned
 
     def feed(self, state: SubBatch, name: str, values: NDArray[Any]) -> None:
         """Write an input of all requests' rows, one per entry of the first axis."""
@@ -308,13 +317,17 @@ class RowStore:
 
         Raises `ExecutionError` for a slice of the wrong shape.
         """
-        target = np.moveaxis(self._by_row(state, name), growth.axis + 1, 1)
-        slices = self._by_row(state, growth.slice, name)
-        if slices.shape[1:] != target.shape[2:]:
-            raise ExecutionError(
-                f"state {name!r} takes slices of the shape {list(target.shape[2:])}, but {growth.slice!r} has the "
-                f"shape {list(slices.shape[1:])} per row"
-            )
+        pair = state.frame.growing.get(name)
+        if pair is None:
+            pair = np.moveaxis(self._by_row(state, name), growth.axis + 1, 1), self._by_row(state, growth.slice, name)
+            if pair[0].shape[2:] != pair[1].shape[1:]:
+                raise ExecutionError(
+                    f"state {name!r} takes slices of the shape {list(pair[0].shape[2:])}, but {growth.slice!r} has the "
+                    f"shape {list(pair[1].shape[1:])} per row"
+                )
+            if self.has_buffer(name) and self.has_buffer(growth.slice):
+                state.frame.growing[name] = pair
+        target, slices = pair
         if rows is None:
             rows = _COUNT[: len(positions)] if len(positions) <= len(_COUNT) else np.arange(len(positions))
             target[rows, positions] = slices[: len(positions)]

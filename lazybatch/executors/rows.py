@@ -52,7 +52,8 @@ def with_axis(boundary: Boundary, value: NDArray[Any]) -> NDArray[Any]:
     """One row as a batch of one."""
     if boundary.kind is not Kind.ROWS or boundary.axis is None or not boundary.unit:
         return value
-    return np.expand_dims(value, boundary.axis)
+    # By index: NumPy's own function takes as long as copying a small row.
+    return value[(slice(None),) * boundary.axis + (np.newaxis,)]
 
 
 def gathered(

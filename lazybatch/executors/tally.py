@@ -48,12 +48,12 @@ class Tally:
     @property
     def all_over(self) -> bool:
         """Whether every row made its last iteration."""
-        return self.any_over and bool(self.over.all())
+        return self.any_over and np.count_nonzero(self.over) == len(self.over)
 
     @property
     def all_fresh(self) -> bool:
         """Whether no row made its first iteration."""
-        return self.any_fresh and bool(self.fresh.all())
+        return self.any_fresh and np.count_nonzero(self.fresh) == len(self.fresh)
 
     def began(self) -> None:
         """All rows are in their first iteration, or behind it."""
@@ -69,7 +69,7 @@ class Tally:
             return
         np.add(self.position, ~over, out=self.position, casting="unsafe")
         self.over = over
-        self.any_over = bool(over.any())
+        self.any_over = bool(np.count_nonzero(over))
 
     def append(self, other: Tally) -> None:
         """The rows of another sub-batch behind these."""

@@ -70,7 +70,7 @@ class Tape:
     def claim(self, places: Ints, positions: Ints) -> Ints:
         """`spots` for steps to write. A row's steps are claimed one after the other, from 0."""
         starts = (positions & _LAST) == 0
-        if starts.any():
+        if np.count_nonzero(starts):
             for place, position in zip(places[starts].tolist(), positions[starts].tolist(), strict=True):
                 self._reach(place, (position >> PAGE_BITS) + 1)
         return self.spots(places, positions)

@@ -64,3 +64,196 @@ def lstm(path: Path, width: int = 4, hidden: int = 5) -> Path:
             "out": weights(hidden, hidden, seed=2),
         },
     )
+
+
+def counter(path: Path) -> Path:
+    """Whole numbers, exact at any number of rows: counts up to its target, collects squares, is done when it is there.
+
+    n, target [N] -> n_next = n + 1, square [N, 2] = (n * n, target), finished [N].
+    """
+    return save(
+        path,
+        [
+            node("Add", ["n", "one"], ["n_next"]),
+            node("Mul", ["n", "n"], ["nn"]),
+            node("Unsqueeze", ["nn", "axis"], ["left"]),
+            node("Unsqueeze", ["target", "axis"], ["right"]),
+            node("Concat", ["left", "right"], ["square"], axis=1),
+            node("GreaterOrEqual", ["n_next", "target"], ["finished"]),
+        ],
+        {"n": ("int64", ["N"]), "target": ("int64", ["N"])},
+        {"n_next": ("int64", ["N"]), "square": ("int64", ["N", 2]), "finished": ("bool", ["N"])},
+        {"one": np.array(1), "axis": np.array([1])},
+    )
+
+
+def encoder(path: Path, width: int = 4, hidden: int = 6) -> Path:
+    """source [N, L, width], length [N] -> memory [N, L, hidden] (zeros behind the length), h [N, hidden] their sum."""
+    return save(
+        path,
+        [
+            node("MatMul", ["source", "w"], ["raw"]),
+            node("Tanh", ["raw"], ["bent"]),
+            node("Shape", ["source"], ["shape"]),
+            node("Gather", ["shape", "one"], ["long"]),
+            node("Range", ["zero", "long", "one"], ["places"]),
+            node("Unsqueeze", ["length", "one_axis"], ["ends"]),
+            node("Less", ["places", "ends"], ["inside"]),
+            node("Cast", ["inside"], ["kept"], to=TensorProto.FLOAT),
+            node("Unsqueeze", ["kept", "last_axis"], ["mask"]),
+            node("Mul", ["bent", "mask"], ["memory"]),
+            node("ReduceSum", ["memory", "one_axis"], ["h"], keepdims=0),
+        ],
+        {"source": ("float32", ["N", "L", width]), "length": ("int64", ["N"])},
+        {"memory": ("float32", ["N", "L", hidden]), "h": ("float32", ["N", hidden])},
+        {
+            "w": weights(width, hidden),
+            "zero": np.array(0),
+            "one": np.array(1),
+            "one_axis": np.array([1]),
+            "last_axis": np.array([2]),
+        },
+    )
+
+
+def attention(path: Path, hidden: int = 6, room: int = 7) -> Path:
+    """A decoder step with a cache of keys, each row at its own position, and a memory that stays.
+
+    h [N, hidden], memory [N, L, hidden], keys [N, room, hidden], position [N] -> key [N, hidden] for the cache; the
+    state attends to the keys before it and to itself, then to the memory; finished where it leans far enough.
+    """
+    return save(
+        path,
+        [
+            node("MatMul", ["h", "wk"], ["key"]),
+            node("Unsqueeze", ["h", "one_axis"], ["query"]),
+            node("Transpose", ["keys"], ["across"], perm=[0, 2, 1]),
+            node("MatMul", ["query", "across"], ["scores"]),
+            node("Unsqueeze", ["position", "both"], ["here"]),
+            node("Less", ["places", "here"], ["before"]),
+            node("Where", ["before", "scores", "never"], ["past"]),
+            node("Unsqueeze", ["key", "one_axis"], ["own"]),
+            node("Mul", ["query", "own"], ["dots"]),
+            node("ReduceSum", ["dots", "last_axis"], ["self"], keepdims=1),
+            node("Concat", ["past", "self"], ["all"], axis=2),
+            node("Softmax", ["all"], ["shares"], axis=-1),
+            node("Concat", ["keys", "own"], ["seen"], axis=1),
+            node("MatMul", ["shares", "seen"], ["mixed"]),
+            node("Transpose", ["memory"], ["memory_t"], perm=[0, 2, 1]),
+            node("MatMul", ["mixed", "memory_t"], ["looks"]),
+            node("MatMul", ["looks", "memory"], ["told"]),
+            node("Squeeze", ["told", "one_axis"], ["flat"]),
+            node("Add", ["flat", "h"], ["sum"]),
+            node("Tanh", ["sum"], ["h_next"]),
+            node("ReduceSum", ["h_next", "one_axis"], ["lean"], keepdims=0),
+            node("Greater", ["lean", "enough"], ["finished"]),
+            node("MatMul", ["h_next", "out"], ["logits"]),
+            node("ArgMax", ["logits"], ["token"], axis=1, keepdims=0),
+        ],
+        {
+            "h": ("float32", ["N", hidden]),
+            "memory": ("float32", ["N", "L", hidden]),
+            "keys": ("float32", ["N", room, hidden]),
+            "position": ("int64", ["N"]),
+        },
+        {
+            "key": ("float32", ["N", hidden]),
+            "h_next": ("float32", ["N", hidden]),
+            "finished": ("bool", ["N"]),
+            "token": ("int64", ["N"]),
+        },
+        {
+            "wk": weights(hidden, hidden, seed=3),
+            "out": weights(hidden, 9, seed=4),
+            "places": np.arange(room),
+            "both": np.array([1, 2]),
+            "one_axis": np.array([1]),
+            "last_axis": np.array([2]),
+            "never": np.array(-1e9, np.float32),
+            "enough": np.array(1.1, np.float32),
+        },
+    )
+
+
+def tail(path: Path) -> Path:
+    """What follows a loop: tokens [N, T], count [N], h [N, hidden] -> score [N], of all three."""
+    return save(
+        path,
+        [
+            node("Cast", ["tokens"], ["floats"], to=TensorProto.FLOAT),
+            node("ReduceSum", ["floats", "one_axis"], ["sum"], keepdims=0),
+            node("Cast", ["count"], ["counted"], to=TensorProto.FLOAT),
+            node("ReduceMax", ["h"], ["peak"], axes=[1], keepdims=0),
+            node("Mul", ["counted", "peak"], ["weighed"]),
+            node("Add", ["sum", "weighed"], ["score"]),
+        ],
+        {"tokens": ("int64", ["N", "T"]), "count": ("int64", ["N"]), "h": ("float32", ["N", 6])},
+        {"score": ("float32", ["N"])},
+        {"one_axis": np.array([1])},
+    )
+
+
+def heads(path: Path, room: int = 5) -> Path:
+    """Sums over a cache [N, 2, room, 3] that grows on its second axis, in whole numbers: exact at any number of rows.
+
+    v [N, 2, 3], cache -> v_next (v plus all that is in the cache, modulo 97), slice = v, finished where it is small.
+    """
+    return save(
+        path,
+        [
+            node("ReduceSum", ["cache", "room_axis"], ["all"], keepdims=0),
+            node("Add", ["v", "all"], ["sum"]),
+            node("Add", ["sum", "one"], ["more"]),
+            node("Mod", ["more", "modulus"], ["v_next"]),
+            node("Identity", ["v"], ["slice"]),
+            node("ReduceSum", ["v_next", "rest"], ["total"], keepdims=0),
+            node("Less", ["total", "small"], ["finished"]),
+        ],
+        {"v": ("int64", ["N", 2, 3]), "cache": ("int64", ["N", 2, room, 3])},
+        {"v_next": ("int64", ["N", 2, 3]), "slice": ("int64", ["N", 2, 3]), "finished": ("bool", ["N"])},
+        {
+            "room_axis": np.array([2]),
+            "rest": np.array([1, 2]),
+            "one": np.array(1),
+            "modulus": np.array(97),
+            "small": np.array(200),
+        },
+    )
+
+
+def clocked(path: Path) -> Path:
+    """One number of iteration for all rows, in whole numbers: h [N, 2], time [] -> h_next = 3 h + time."""
+    return save(
+        path,
+        [node("Mul", ["h", "three"], ["tripled"]), node("Add", ["tripled", "time"], ["h_next"])],
+        {"h": ("int64", ["N", 2]), "time": ("int64", [])},
+        {"h_next": ("int64", ["N", 2])},
+        {"three": np.array(3)},
+    )
+
+
+def mixing(path: Path) -> Path:
+    """Rows look at each other and cannot be joined: h [N, 2] -> h_next = 2 h - the mean over rows + 1."""
+    return save(
+        path,
+        [
+            node("ReduceMean", ["h"], ["mean"], axes=[0], keepdims=1),
+            node("Sub", ["h", "mean"], ["apart"]),
+            node("Add", ["apart", "h"], ["back"]),
+            node("Add", ["back", "one"], ["h_next"]),
+        ],
+        {"h": ("float32", ["N", 2])},
+        {"h_next": ("float32", ["N", 2])},
+        {"one": np.array(1, np.float32)},
+    )
+
+
+def frail(path: Path) -> Path:
+    """A body that refuses a row: it looks up n in a table of five. n [N] -> n_next = n + 1, value [N]."""
+    return save(
+        path,
+        [node("Gather", ["table", "n"], ["value"]), node("Add", ["n", "one"], ["n_next"])],
+        {"n": ("int64", ["N"])},
+        {"n_next": ("int64", ["N"]), "value": ("float32", ["N"])},
+        {"table": np.arange(5, dtype=np.float32), "one": np.array(1)},
+    )
