@@ -211,11 +211,12 @@ class ProgramExecutor:
         `ExecutionError`.
         """
         before = resident_bytes()
-        self._rehearse(row, 1, prepare=True)
+        traveller, _ = self._rehearse(row, 1)
         for stage in self._stages:
+            stage.prepare(traveller)
             stage.chain.watch(True)
         for _ in range(2):
-            results = self._rehearse(row, self._capacity, prepare=False)
+            _, results = self._rehearse(row, self._capacity)
         for stage in self._stages:
             stage.chain.watch(False)
         self._grown_bytes += max(0, (resident_bytes() or 0) - (before or 0))
@@ -235,10 +236,11 @@ class ProgramExecutor:
             self._scratch_bytes,
         )
 
-    def _rehearse(self, row: Row, rows: int, *, prepare: bool) -> dict[int, Any]:
-        """Take copies of one row through all stages, a few iterations each."""
+    def _rehearse(self, row: Row, rows: int) -> tuple[Traveller, dict[int, Any]]:
+        """Take copies of one row through all stages, a few iterations each: one of them at the end, and all results."""
         sub_batch = _REHEARSAL
         self.open(sub_batch, {-request: row for request in range(1, rows + 1)}, rows)
+        traveller = self._rows[-1]
         try:
             for number, stage in enumerate(self._stages):
                 if self._at[sub_batch] != number:
@@ -250,9 +252,7 @@ class ProgramExecutor:
                         stage.step(sub_batch, self._rows, last=turn + 1 == _TURNS)
                         if stage.ended(sub_batch):
                             break
-                if prepare:
-                    stage.prepare(self._rows[-1])
-            return self.close(sub_batch)
+            return traveller, self.close(sub_batch)
         finally:
             self.discard(sub_batch)
 

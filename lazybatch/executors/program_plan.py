@@ -172,9 +172,8 @@ class _Planner:
                 boundary = partition.boundaries[name]
                 differs = boundary.kind is not Kind.SHARED
                 self._offer(name, Known(boundary.dtype, row_dims(boundary), differs))
-            for name in self._wanted:
-                self._output(name)
-            return StagePlan(stage.name, self._model, tuple(given), None, tuple(self._wanted), self._alone)
+            outputs = tuple(name for name in self._wanted if name in partition.outputs)
+            return StagePlan(stage.name, self._model, tuple(given), None, outputs, self._alone)
         loop = self._loop(number, given)
         return StagePlan(stage.name, self._model, tuple(given), loop, (), self._alone)
 

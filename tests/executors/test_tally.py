@@ -1,0 +1,50 @@
+"""Tallies: positions of rows that move, join, end and stay."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lazybatch.executors.tally import Tally
+from lazybatch.executors.tape import Tape
+
+
+def tally(*trips: int) -> Tally:
+    """Rows that make so many iterations."""
+    return Tally(np.array(trips, np.int64), Tape())
+
+
+def test_positions_grow_until_rows_are_over() -> None:
+    """A row that is over stays at its last iteration while its mates go on, and is not over twice."""
+    rows = tally(2, 4, 4)
+    for _ in range(2):
+        rows.end(rows.position + 1 >= rows.trips)
+    assert rows.position.tolist() == [1, 2, 2]
+    assert rows.over.tolist() == [True, False, False]
+    assert rows.any_over
+    assert not rows.all_over
+    rows.end(np.array([False, False, True]))
+    assert rows.position.tolist() == [1, 3, 2]
+    rows.end(np.array([False, True, False]))
+    assert rows.position.tolist() == [1, 3, 2]
+    assert rows.all_over
+
+
+def test_rows_move_with_all_that_is_known_of_them() -> None:
+    """Appended behind others, thinned out and turned round, each keeps its numbers."""
+    tape = Tape()
+    old, new = Tally(np.array([5, 6], np.int64), tape), Tally(np.array([7], np.int64), tape)
+    old.began()
+    old.end(np.array([True, False]))
+    assert new.all_fresh
+    assert not old.any_fresh
+    places = [*old.places.tolist(), *new.places.tolist()]
+    old.append(new)
+    assert old.any_fresh
+    assert not old.all_fresh
+    assert len(old) == 3
+    old.keep([2, 1])
+    assert old.trips.tolist() == [7, 6]
+    assert old.position.tolist() == [0, 1]
+    assert old.fresh.tolist() == [True, False]
+    assert old.places.tolist() == [places[2], places[1]]
+    assert not old.any_over
