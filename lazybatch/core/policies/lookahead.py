@@ -55,6 +55,13 @@ class Score(NamedTuple):
     late: int
 
 
+class Rows(NamedTuple):
+    """So many of a lane's waiting rows, behind so many that are passed over."""
+
+    rows: int
+    skip: int = 0
+
+
 class Lookahead:
     """One-step lookahead over the solved graph-level control. See the module's text.
 
@@ -79,6 +86,10 @@ class Lookahead:
         self._news.add(request.model)
         self._levels = self._levels or request.priority != 0
         self._prospect.arrived(request)
+
+    def completed(self, sub_batch: SubBatch, now: int) -> None:
+        """News of every sub-batch that has ended: how long its rows took."""
+        self._prospect.completed(sub_batch.model, sub_batch.requests, now)
 
     def decide(self, view: View, now: int) -> Choice:
         """Compare the alternatives; see the module's text."""
@@ -194,7 +205,7 @@ class Lookahead:
         if lane is not None:
             head = lane.queue.head(now)
             assert head is not None, "newcomers were counted"
-            deadlines_ns = sorted(prospect.left[lane.model].deadlines_ns[:rows])
+            deadlines_ns = sorted(prospect.deadlines_ns(lane, rows))
             stack.append(Running(lane, 0, rows, head.signature, (deadlines_ns,), ()))
         drained = drain(stack, now, prospect.late_price_ns, prospect.tail_from_ns)
         cost_ns, late = prospect.cost_ns(lane, rows, drained.time_ns, now)
@@ -211,24 +222,23 @@ class Lookahead:
             lanes = [lane for lane in lanes if lane in leading]
         elif not lanes[0].loops and (until_ns := self._waits_until(lanes[0], view, now)) > now:
             return Wait(until_ns)
-        sizes = {lane: self._sizes(lane, now) for lane in lanes}
-        chosen, rows = lanes[0], sizes[lanes[0]][0]
-        if len(lanes) > 1 or len(sizes[chosen]) > 1:
-            chosen, rows = self._best_start(sizes, now)
-        skip = chosen.made_late(rows, now)
-        return Start(chosen, rows, _why(chosen, rows, now), skip=skip)
+        starts = {lane: self._starts(lane, now) for lane in lanes}
+        chosen, (rows, skip) = lanes[0], starts[lanes[0]][0]
+        if len(lanes) > 1 or len(starts[chosen]) > 1:
+            chosen, (rows, skip) = self._best_start(starts, now)
+        return Start(chosen, rows, _why(chosen, rows, now), skip=skip or chosen.made_late(rows, now))
 
-    def _best_start(self, sizes: Mapping[Lane, Sequence[int]], now: int) -> tuple[Lane, int]:
-        """The best of the lanes and numbers of rows; of a lane none is weighed after one that makes nobody late."""
+    def _best_start(self, starts: Mapping[Lane, Sequence[Rows]], now: int) -> tuple[Lane, Rows]:
+        """The best of the lanes and their rows; of a lane none are weighed after some that make nobody late."""
         best: Score | None = None
-        for lane, weighed in sizes.items():
-            for size in weighed:
-                score = self._score_start(lane, size, now)
+        for lane, weighed in starts.items():
+            for rows in weighed:
+                score = self._score_start(lane, rows, now)
                 if best is None or score.cost_ns < best.cost_ns:
-                    best, chosen, rows = score, lane, size
+                    best, found = score, (lane, rows)
                 if not score.late:
                     break
-        return chosen, rows
+        return found
 
     def _waits_until(self, lane: Lane, view: View, now: int) -> int:
         """Until when the only lane with work should wait for one more row, by its control; now for not at all."""
@@ -236,18 +246,29 @@ class Lookahead:
             return now
         return self._prospect.waiting_ends_ns(lane, _startable(lane, lane.rows_max, now), now)
 
-    def _sizes(self, lane: Lane, now: int) -> list[int]:
-        """Numbers of rows worth comparing: what the control advises, then with deadlines all, half, one."""
+    def _starts(self, lane: Lane, now: int) -> list[Rows]:
+        """The starts worth comparing: what the control advises, then with deadlines all, half, one.
+
+        Where rows in front are lost, the others are of those behind them, if there is time for that.
+        """
         fits = _startable(lane, lane.rows_max, now)
         if lane.loops:  # whoever comes later need not wait for the end of these
-            return [min(fits, lane.rows_best)]
+            return [Rows(min(fits, lane.rows_best))]
         if rows := self._crowded_rows(lane):
-            return [min(fits, rows)]
+            return [Rows(min(fits, rows))]
         advised = min(self._prospect.advice(lane, len(lane.queue)) or fits, fits)
-        if not self._prospect.left[lane.model].deadlines_ns:
-            return [advised]
-        punctual = self._punctual(lane, fits, now)
-        return [advised, *sorted({fits, punctual, max(1, fits // 2), 1} - {advised}, reverse=True)]
+        left = self._prospect.left[lane.model]
+        if not left.deadlines_ns:
+            return [Rows(advised)]
+        if left.lost:
+            sizes = self._sizes(lane, min(fits, len(lane.queue) - left.lost), now)
+            passing = [Rows(size, left.lost) for size in sizes if now + lane.run_ns(size) <= left.pass_until_ns]
+            if passing:
+                return [Rows(advised), *passing]
+        return [Rows(advised), *(Rows(size) for size in self._sizes(lane, fits, now) if size != advised)]
+
+    def _sizes(self, lane: Lane, fits: int, now: int) -> list[int]:
+        return sorted({fits, self._punctual(lane, fits, now), max(1, fits // 2), 1}, reverse=True)
 
     def _punctual(self, lane: Lane, fits: int, now: int) -> int:
         """The largest start of which nobody is late who would not be late alone; at least one row."""
@@ -266,10 +287,11 @@ class Lookahead:
         rows = _within(lane, lane.rows_best, self._prospect.sla_ns.get(lane.model, UNBOUNDED_NS) // 2)
         return rows if len(lane.queue) > rows else 0
 
-    def _score_start(self, lane: Lane, rows: int, now: int) -> Score:
+    def _score_start(self, lane: Lane, start: Rows, now: int) -> Score:
+        rows, passing = start.rows, start.skip > 0
         time_ns = lane.run_ns(rows)
-        late_ns, late_now = self._prospect.late_started(lane, rows, now + time_ns)
-        cost_ns, late = self._prospect.cost_ns(lane, rows, time_ns, now)
+        late_ns, late_now = self._prospect.late_started(lane, rows, now + time_ns, passing=passing)
+        cost_ns, late = self._prospect.cost_ns(lane, rows, time_ns, now, passing=passing)
         return Score(rows * time_ns + late_ns + cost_ns, late_now + late)
 
 

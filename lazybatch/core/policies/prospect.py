@@ -11,6 +11,12 @@ The control is that of the mean rate, or of the last few arrivals where they cam
 `BURST_LOAD`: at low loads a burst is worth batching for, at high ones running after every cluster costs more than it
 gains.
 
+Deadlines: a row that ends late costs a price, the less the more the processor is loaded, because there every moment
+that is spent on saving one row makes others late. With several models the price is the same for all of them, so that
+short ones, which are saved in little time, are. A row that is late whatever is done (*lost*) has no price, and lets
+those pass that can still be in time; but only while it will itself be done within `PASS_WITHIN` mean latencies, so that
+the tail does not pay for it.
+
 Several models share the processor. Each is valued as if it had a share of it for itself: what its rate needs, plus a
 part of what is spare in proportion to the square root of that (Kleinrock's capacity assignment, Communication Nets,
 1964). In a share s the same control holds with time stretched by 1 / s. So a model is neither forgotten beside a busier
@@ -28,8 +34,12 @@ from lazybatch.core.control import Control, Solution
 from lazybatch.core.lane import Lane
 from lazybatch.core.request import UNBOUNDED_NS, Request
 
-LATE_WEIGHT = 2.0
-"""A row that misses its deadline costs this many of its SLA targets of row-time."""
+LATE_WEIGHT = 1.25
+"""A row that misses its deadline costs this many of its SLA targets of row-time, times the processor's spare share."""
+LATE_WEIGHT_SHARED = 1.5
+"""With several models: this many of the longest SLA target among them, whichever model the row is of."""
+PASS_WITHIN = 2.0
+"""Rows that are late anyway let others pass while they can be done within so many mean latencies."""
 TAIL_FROM = 1.3
 """The tail begins at this many mean latencies (by the control, slowed by what the other models need)."""
 SILENCE_GAPS = 1.0
@@ -40,6 +50,9 @@ DEADLINES_SEEN = 32
 """Of so many waiting rows the deadlines are looked at, the same ones in every alternative."""
 BURST_LOAD = 0.6
 """The load up to which arrivals that come faster than the mean count as the rate."""
+_SPARE_MIN = 0.1
+_LATENCIES = 512
+"""The mean latency that was seen is taken over about so many rows."""
 _SHARE_MIN = 0.1
 """A model is never valued as if it had less of the processor, however rarely it is asked for."""
 
@@ -47,15 +60,18 @@ _SHARE_MIN = 0.1
 class Left(NamedTuple):
     """One lane when the alternatives are weighed.
 
-    rows: those that wait, as far as they matter. deadlines_ns: of the first of them, in their order, where the model
-    has deadlines.
+    rows: those that wait, as far as they matter. lost: so many of the first are late whatever is done. deadlines_ns: of
+    the first rows behind those, in their order, where the model has deadlines. pass_until_ns: the lost let others pass
+    that end by then.
     """
 
     lane: Lane
     solution: Solution
     share: float
     rows: int
-    deadlines_ns: Sequence[int]
+    lost: int = 0
+    deadlines_ns: Sequence[int] = ()
+    pass_until_ns: float = 0.0
 
 
 class Prospect:
@@ -68,14 +84,21 @@ class Prospect:
         self.late_price_ns: dict[str, float] = {}
         self.tail_from_ns: dict[str, float] = {}
         self.left: dict[str, Left] = {}
+        self._seen: dict[str, tuple[int, float]] = {}
 
     def arrived(self, request: Request) -> None:
         """One more request was admitted."""
         self._rates[request.model].arrived(request.arrival_ns)
         if request.deadline_ns < UNBOUNDED_NS:
-            sla_ns = request.deadline_ns - request.arrival_ns
-            self.sla_ns[request.model] = sla_ns
-            self.late_price_ns[request.model] = LATE_WEIGHT * sla_ns
+            self.sla_ns[request.model] = request.deadline_ns - request.arrival_ns
+
+    def completed(self, model: str, requests: Sequence[Request], now: int) -> None:
+        """These have ended; how long rows take is seen, whatever the control expects."""
+        count, mean_ns = self._seen.get(model, (0, 0.0))
+        for request in requests:
+            count = min(count + 1, _LATENCIES)
+            mean_ns += (now - request.arrival_ns - mean_ns) / count
+        self._seen[model] = count, mean_ns
 
     def rate_per_ns(self, model: str, now: int) -> float:
         """Estimated arrivals of a model per nanosecond; the least positive number before anything is known."""
@@ -88,6 +111,9 @@ class Prospect:
             control, arrivals = self._controls[lane.model], self._rates[lane.model]
             mean, recent = arrivals.per_ns(now) or 0.0, arrivals.recent_per_ns(now) or 0.0
             solution = control.at(max(mean, min(recent, BURST_LOAD * control.capacity_per_ns)))
+            for model, sla_ns in self.sla_ns.items():
+                spare = max(_SPARE_MIN, 1.0 - mean / control.capacity_per_ns)
+                self.late_price_ns[model] = LATE_WEIGHT * spare * sla_ns
             self.tail_from_ns[lane.model] = TAIL_FROM * solution.mean_latency_ns
             self.left[lane.model] = self._left(lane, solution, 1.0, now)
             return
@@ -96,47 +122,69 @@ class Prospect:
         loads = [rate / control.capacity_per_ns for rate, control in zip(rates, controls, strict=True)]
         total = sum(loads)
         at_work = sum([len(lane.queue) > 0 or len(lane.table) > 0 for lane in lanes])
+        if self.sla_ns:
+            price_ns = LATE_WEIGHT_SHARED * max(self.sla_ns.values())
+            self.late_price_ns = dict.fromkeys(self.sla_ns, price_ns)
         shares = [1.0] * len(lanes) if at_work <= 1 else _shares(loads, total)
         for lane, control, rate, load, share in zip(lanes, controls, rates, loads, shares, strict=True):
             solution = undisturbed = control.at(rate)
             if share < 1.0:
                 solution = control.at(rate / share)
-            self.left[lane.model] = self._left(lane, solution, share, now)
             slowed = max(_SHARE_MIN, 1.0 - total + load)
             self.tail_from_ns[lane.model] = TAIL_FROM * undisturbed.mean_latency_ns / slowed
+            self.left[lane.model] = self._left(lane, solution, share, now)
 
     def _left(self, lane: Lane, solution: Solution, share: float, now: int) -> Left:
-        rows = min(len(lane.queue), QUEUE_SEEN * lane.rows_max)
-        deadlines_ns: Sequence[int] = ()
-        if rows and lane.model in self.late_price_ns:
-            deadlines_ns = [request.deadline_ns for request in lane.queue.peek(now, min(rows, DEADLINES_SEEN))]
-        return Left(lane, solution, share, rows, deadlines_ns)
+        queue, model = lane.queue, lane.model
+        rows = min(len(queue), QUEUE_SEEN * lane.rows_max)
+        if not rows or model not in self.late_price_ns:
+            return Left(lane, solution, share, rows)
+        waiting = queue.peek(now, min(rows, DEADLINES_SEEN))
+        lost, pass_until_ns, in_time_ns = 0, 0.0, now + lane.run_ns(1)
+        if waiting[0].deadline_ns < in_time_ns and queue.uniform:
+            waiting = queue.peek(now, rows)
+            lost = next((k for k, request in enumerate(waiting) if request.deadline_ns >= in_time_ns), len(waiting))
+            mean_ns = max(self.tail_from_ns[model] / TAIL_FROM, self._seen.get(model, (0, 0.0))[1])
+            own_ns = lane.run_ns(min(lost, lane.rows_max))
+            pass_until_ns = waiting[0].arrival_ns + PASS_WITHIN * mean_ns - own_ns
+        deadlines_ns = [request.deadline_ns for request in waiting[lost : lost + DEADLINES_SEEN]]
+        return Left(lane, solution, share, rows, lost, deadlines_ns, pass_until_ns)
 
-    def cost_ns(self, started: Lane | None, rows: int, time_ns: int, now: int) -> tuple[float, int]:
+    def cost_ns(
+        self, started: Lane | None, rows: int, time_ns: int, now: int, *, passing: bool = False
+    ) -> tuple[float, int]:
         """Row-time of those that wait and those to come, and how many of the former end late.
 
-        started, rows: the lane of which so many of the first rows start now (None: none do). time_ns: until everything
-        in flight, those included, is done.
+        started, rows: the lane of which so many of the first rows start now (None: none do). passing: of the first
+        behind the lost. time_ns: until everything in flight, those included, is done.
         """
         cost_ns, late = 0.0, 0
-        for lane, solution, share, waiting, deadlines_ns in self.left.values():
-            skipped = rows if lane is started else 0
-            left = waiting - skipped
+        for lane, solution, share, waiting, lost, deadlines_ns, pass_until_ns in self.left.values():
+            begun = rows if lane is started else 0
+            left = waiting - begun
             cost_ns += (
                 left * time_ns
                 + solution.rate_per_ns * share * time_ns * time_ns / 2
                 - solution.gain_rows * time_ns
                 + solution.after(left, time_ns * share) / share
             )
-            if len(deadlines_ns) > skipped:
-                missed = _late(lane, solution, deadlines_ns[skipped:], now + time_ns)
+            if lost and not passing:
+                begun, lost = max(0, begun - lost), max(0, lost - begun)
+            if len(deadlines_ns) > begun:
+                ahead = lost if now + time_ns > pass_until_ns else 0
+                missed = _late(lane, solution, deadlines_ns[begun:], now + time_ns, ahead)
                 late += missed
                 cost_ns += missed * self.late_price_ns[lane.model]
         return cost_ns, late
 
-    def late_started(self, lane: Lane, rows: int, end_ns: int) -> tuple[float, int]:
+    def deadlines_ns(self, lane: Lane, rows: int, *, passing: bool = False) -> Sequence[int]:
+        """Deadlines of a lane's first rows, without those of the lost. passing: of the first behind the lost."""
+        left = self.left[lane.model]
+        return left.deadlines_ns[: rows if passing else max(0, rows - left.lost)]
+
+    def late_started(self, lane: Lane, rows: int, end_ns: int, *, passing: bool = False) -> tuple[float, int]:
         """What the first rows of a lane cost by being late if they end then, and how many are."""
-        late = sum([deadline_ns < end_ns for deadline_ns in self.left[lane.model].deadlines_ns[:rows]])
+        late = sum([deadline_ns < end_ns for deadline_ns in self.deadlines_ns(lane, rows, passing=passing)])
         return late * self.late_price_ns[lane.model] if late else 0.0, late
 
     def advice(self, lane: Lane, rows: int) -> int:
@@ -145,7 +193,7 @@ class Prospect:
 
     def waiting_ends_ns(self, lane: Lane, fits: int, now: int) -> int:
         """Until when to wait for one more row: silence, or the tightest deadline, ends it."""
-        _, solution, share, _, deadlines_ns = self.left[lane.model]
+        _, solution, share, _, _, deadlines_ns, _ = self.left[lane.model]
         silence_ns = self._rates[lane.model].last_arrival_ns + int(SILENCE_GAPS / (solution.rate_per_ns * share))
         last_start_ns = min(deadlines_ns, default=UNBOUNDED_NS) - lane.run_ns(min(fits + 1, lane.rows_max))
         return min(silence_ns, last_start_ns)
@@ -158,16 +206,16 @@ def _shares(loads: Sequence[float], total: float) -> list[float]:
     return [max(_SHARE_MIN, load / max(1.0, total) + spare * sqrt(load) / roots) for load in loads]
 
 
-def _late(lane: Lane, solution: Solution, deadlines_ns: Sequence[int], free_ns: int) -> int:
-    """How many rows end late if they start from ``free_ns`` on, in batches of the advised size."""
-    at = late = 0
-    left = len(deadlines_ns)
+def _late(lane: Lane, solution: Solution, deadlines_ns: Sequence[int], free_ns: int, ahead: int) -> int:
+    """How many end late if, behind ``ahead`` others, they start from ``free_ns`` on in batches of the advised size."""
+    at, late = -ahead, 0
+    left = ahead + len(deadlines_ns)
     tightest_ns = min(deadlines_ns)
     while left:
         size = min(solution.start(left) or left, lane.rows_max, left)
         free_ns += lane.run_ns(size)
         if tightest_ns < free_ns:
-            late += sum([deadline_ns < free_ns for deadline_ns in deadlines_ns[at : at + size]])
+            late += sum([deadline_ns < free_ns for deadline_ns in deadlines_ns[max(0, at) : max(0, at + size)]])
         at += size
         left -= size
     return late

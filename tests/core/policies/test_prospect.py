@@ -18,6 +18,8 @@ from lazybatch.core.policies.prospect import (
     BURST_LOAD,
     DEADLINES_SEEN,
     LATE_WEIGHT,
+    LATE_WEIGHT_SHARED,
+    PASS_WITHIN,
     QUEUE_SEEN,
     SILENCE_GAPS,
     TAIL_FROM,
@@ -196,7 +198,8 @@ class TestShares:
         """The sum over models of the control's cost at share x time, over share; nobody is started here."""
         prospect = self.looked(0.4, 0.1)
         expected = 0.0
-        for _, solution, share, waiting, _ in prospect.left.values():
+        for left in prospect.left.values():
+            solution, share, waiting = left.solution, left.share, left.rows
             time_ns = 300 * share
             own = waiting * time_ns + solution.rate_per_ns * time_ns**2 / 2 - solution.gain_rows * time_ns
             expected += (own + solution.after(waiting, time_ns)) / share
@@ -223,13 +226,28 @@ class TestDeadlines:
         return prospect
 
     def test_a_miss_costs_some_targets_of_row_time(self) -> None:
-        """Of the model's last target; a request without one leaves it as it was, another model has none."""
-        prospect = self.waiting([])
-        assert prospect.late_price_ns == {"m": LATE_WEIGHT * 1_000}
-        prospect.arrived(row(900, 99_999))
-        assert prospect.late_price_ns == {"m": LATE_WEIGHT * 1_000}
-        prospect.arrived(row(901, 99_999, sla=500))
-        assert prospect.late_price_ns == {"m": LATE_WEIGHT * 500}
+        """Of the model's last target, less under load; a request without one leaves it as it was."""
+        for load in (0.1, 0.6, 2.0):
+            prospect = self.waiting([], load=load)
+            spare = max(0.1, 1 - 1 / (round(1 / (load * CAPACITY)) * CAPACITY))
+            assert prospect.late_price_ns == {"m": pytest.approx(LATE_WEIGHT * spare * 1_000)}
+            before = prospect.late_price_ns["m"]
+            now = round(200 / (load * CAPACITY))
+            prospect.arrived(row(900, now))
+            prospect.look([self.lane], now)
+            assert prospect.late_price_ns["m"] == pytest.approx(before, rel=0.05)
+            prospect.arrived(row(901, now, sla=500))
+            prospect.look([self.lane], now)
+            assert prospect.late_price_ns["m"] == pytest.approx(before / 2, rel=0.05)
+
+    def test_several_models_have_one_price(self) -> None:
+        """Of the longest target among them; a model without targets has none."""
+        lanes = [lane(name) for name in "abc"]
+        prospect = Prospect({name: control(name) for name in "abc"})
+        for of, sla in zip(lanes, (300, 5_000, None), strict=True):
+            arrive(prospect, of, 0.2, sla=sla)
+        prospect.look(lanes, 0)
+        assert prospect.late_price_ns == {"a": LATE_WEIGHT_SHARED * 5_000, "b": LATE_WEIGHT_SHARED * 5_000}
 
     def test_without_deadlines_nobody_is_looked_at(self) -> None:
         """A model none of whose requests has a target."""
@@ -245,7 +263,7 @@ class TestDeadlines:
     def test_who_starts_is_late_after_its_deadline(self, end_ns: int, late: int) -> None:
         """Targets of 100 and 200, and a row without one: on time to the nanosecond is no miss."""
         prospect = self.waiting([100, 200, None])
-        assert prospect.late_started(self.lane, 3, end_ns) == (late * LATE_WEIGHT * 1_000, late)
+        assert prospect.late_started(self.lane, 3, end_ns) == (late * prospect.late_price_ns["m"], late)
         assert prospect.late_started(self.lane, 1, end_ns)[1] == min(late, 1)
 
     @pytest.mark.parametrize(("sla", "late"), [(149, 4), (150, 3), (249, 3), (250, 2), (350, 1), (449, 1), (450, 0)])
@@ -264,17 +282,60 @@ class TestDeadlines:
         """The cost of leaving rows that will be late is higher by their price than that of rows without deadlines."""
         lost, free = self.waiting([120] * 4), self.waiting([None] * 4)
         more = lost.cost_ns(None, 0, 50, 0)[0] - free.cost_ns(None, 0, 50, 0)[0]
-        assert more == pytest.approx(4 * LATE_WEIGHT * 1_000)
+        assert more == pytest.approx(4 * lost.late_price_ns["m"])
 
     @pytest.mark.parametrize("waiting", [1, 5, DEADLINES_SEEN + 20])
     def test_every_alternative_counts_the_same_rows(self, waiting: int) -> None:
-        """When all are lost, those that start and those that stay are always as many: late rows can be compared."""
-        prospect = self.waiting([1] * waiting)
+        """When all end late, those that start and those that stay are always as many: late rows can be compared."""
+        prospect = self.waiting([100] * waiting)
         for rows in range(min(waiting, 4) + 1):
             started = prospect.late_started(self.lane, rows, 10**6)[1]
             stayed = prospect.cost_ns(self.lane, rows, 10**6, 0)[1]
             seen = min(waiting, DEADLINES_SEEN, QUEUE_SEEN * 4)
             assert started + stayed == seen
+
+    def test_what_is_lost_has_no_price(self) -> None:
+        """Two rows that miss even alone, two that need not: only the latter count, whoever starts."""
+        prospect = self.waiting([98, 99, 100, 110])
+        left = prospect.left["m"]
+        assert (left.rows, left.lost, left.deadlines_ns) == (4, 2, [100, 110])
+        assert [len(prospect.deadlines_ns(self.lane, rows)) for rows in (1, 2, 3, 4)] == [0, 0, 1, 2]
+        assert [len(prospect.deadlines_ns(self.lane, rows, passing=True)) for rows in (1, 2)] == [1, 2]
+        assert prospect.late_started(self.lane, 2, 200) == (0.0, 0)
+        assert prospect.late_started(self.lane, 2, 200, passing=True)[1] == 2
+        for rows, passing in ((0, False), (2, False), (0, True)):
+            assert prospect.cost_ns(self.lane, rows, 500, 0, passing=passing)[1] == 2
+        assert prospect.cost_ns(self.lane, 3, 500, 0)[1] == 1
+        assert prospect.cost_ns(self.lane, 1, 500, 0, passing=True)[1] == 1
+        assert prospect.cost_ns(self.lane, 2, 500, 0, passing=True)[1] == 0
+
+    def test_the_lost_let_others_pass_for_a_while(self) -> None:
+        """Until they would end after `PASS_WITHIN` mean latencies; the control's mean counts, or what was seen."""
+        prospect = self.waiting([98, 99, 100, 110])
+        left = prospect.left["m"]
+        mean_ns = left.solution.mean_latency_ns
+        assert left.pass_until_ns == pytest.approx(PASS_WITHIN * mean_ns - self.lane.run_ns(2))
+        prospect.completed("m", [row(50, 0), row(51, 500)], 2_000)
+        prospect.look([self.lane], 0)
+        assert prospect.left["m"].pass_until_ns == pytest.approx(PASS_WITHIN * 1_750 - self.lane.run_ns(2))
+
+    @pytest.mark.parametrize(("free_ns", "late"), [(0, 0), (60, 1), (70, 2)])
+    def test_whoever_must_wait_for_the_lost_is_late_earlier(self, free_ns: int, late: int) -> None:
+        """One at a time, 50 each: in time behind two lost rows while they let pass, which they do up to some time."""
+        prospect = self.waiting([20, 30, 120, 260], fixed=0, per_row=25)
+        pass_until_ns = prospect.left["m"].pass_until_ns
+        assert (prospect.left["m"].lost, pass_until_ns < 60) == (2, True)
+        assert prospect.cost_ns(None, 0, free_ns, 0)[1] == late
+
+    def test_in_a_mixed_queue_nobody_is_taken_for_lost(self) -> None:
+        """Rows in front of others of another signature cannot be passed over by them."""
+        self.lane = lane()
+        prospect = Prospect({"m": control()})
+        arrive(prospect, self.lane, 0.1, sla=1_000)
+        for k, signature in enumerate("xy"):
+            self.lane.queue.push(row(k, sla=10, signature=signature))
+        prospect.look([self.lane], 0)
+        assert (prospect.left["m"].lost, prospect.left["m"].deadlines_ns) == (0, [10])
 
     def test_another_models_rows_are_not_skipped(self) -> None:
         """Starting rows of one model leaves the other's where they are."""
@@ -282,7 +343,7 @@ class TestDeadlines:
         prospect = Prospect({name: control(name) for name in "ab"})
         for of in lanes:
             arrive(prospect, of, 0.2, sla=1_000)
-            queue(of, 2, sla=1)
+            queue(of, 2, sla=100)
         prospect.look(lanes, 0)
         assert prospect.cost_ns(lanes[0], 2, 500, 0)[1] == 2
         assert prospect.cost_ns(lanes[0], 1, 500, 0)[1] == 3
