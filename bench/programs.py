@@ -7,7 +7,7 @@ Must not know: what is measured, how programs are served.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from bench.common import CACHE, progress
 from bench.models import NAMES, Subject, subject
 from graphs.build import BuildError
 from graphs.export import ExportError
-from graphs.programs import LENGTHS_FILE, ensure_program
-from graphs.sizes import FULL, TINY, Row, Size, requests
+from graphs.programs import LENGTHS_FILE, ensure_program, write_lengths
+from graphs.sizes import FULL, SHORT, TINY, Row, Size, requests
 from graphs.trained import LENGTHS_FILE as TRAINED_LENGTHS_FILE
 from graphs.trained import TRAINED
 from lazybatch.checking.rows import varied_rows
@@ -27,6 +27,7 @@ from lazybatch.loading import is_program
 
 ZOO_FOLDER = CACHE / "zoo"
 TINY_FOLDER = CACHE / "zoo-tiny"
+SHORT_LENGTHS_FILE = "lengths-short.csv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,17 @@ def _zoo(name: str, sizes: Mapping[str, Size], folder: Path) -> Looped:
     )
 
 
+def _short(name: str) -> Looped:
+    """The published model with shorter requests, and the lengths of such."""
+    full, size = _zoo(name, FULL, ZOO_FOLDER), SHORT[name]
+    lengths = full.path.parent / SHORT_LENGTHS_FILE
+    if not lengths.exists():
+        write_lengths(size, lengths)
+    return replace(
+        full, name=f"{name}-short", make=lambda count, seed: requests(size, count, seed=seed), lengths=lengths
+    )
+
+
 def _trained(name: str) -> Looped:
     progress(f"exporting {name}")
     model = TRAINED[name]
@@ -79,6 +91,7 @@ def _trained(name: str) -> Looped:
 
 LOOPED: Mapping[str, Callable[[], Looped]] = {
     **{name: partial(_zoo, name, FULL, ZOO_FOLDER) for name in FULL},
+    **{f"{name}-short": partial(_short, name) for name in SHORT},
     **{f"{name}-tiny": partial(_zoo, name, TINY, TINY_FOLDER) for name in TINY},
     **{name: partial(_trained, name) for name in TRAINED},
 }

@@ -64,11 +64,16 @@ def export_program(name: str, directory: Path, *, size: Size | None = None, seed
         write(modules[part.name], path, _tensors(examples), part.outputs, translations=translations())
         with _replacing(folder / f"{part.name}.npz") as partial, partial.open("wb") as file:
             np.savez(file, allow_pickle=False, **examples)
-    pairs = draw_lengths(size, CHARACTERISED, seed=CHARACTERISED_SEED)
-    with _replacing(folder / LENGTHS_FILE) as partial:
-        partial.write_text("input,output\n" + "".join(f"{source},{target}\n" for source, target in pairs))
+    write_lengths(size, folder / LENGTHS_FILE)
     models = {part.name: folder / f"{part.name}.onnx" for part in made.parts}
     return save_program(made.program(models, {name: path.with_suffix(".npz") for name, path in models.items()}), folder)
+
+
+def write_lengths(size: Size, path: Path) -> None:
+    """Write lengths as the model's requests have them, of other requests than any seed below a million gives."""
+    pairs = draw_lengths(size, CHARACTERISED, seed=CHARACTERISED_SEED)
+    with _replacing(path) as partial:
+        partial.write_text("input,output\n" + "".join(f"{source},{target}\n" for source, target in pairs))
 
 
 def ensure_program(name: str, directory: Path, *, size: Size | None = None, seed: int = 0) -> Path:

@@ -24,9 +24,11 @@ MASKED = -1e4
 def lstm(x: Tensor, lengths: Tensor, w: Tensor, r: Tensor, b: Tensor, hidden: int, reverse: bool) -> Tensor:
     """A layer over sequences: x (N, T, I) -> (N, T, H), zeros beyond a row's length.
 
-    lengths: (N,), at least 1. w (1, 4H, I), r (1, 4H, H), b (1, 8H): of inputs, of the state, biases of both.
+    lengths: (N,), at least 1 (more than T count as T). w (1, 4H, I), r (1, 4H, H): of inputs, of the state; b (1, 8H):
+    biases of both.
     reverse: run from a row's last step to its first.
     """
+    lengths = lengths.clamp(max=x.shape[1])
     steps = torch.arange(x.shape[1], device=x.device)
     if reverse:
         order = torch.where(steps < lengths[:, None], lengths[:, None] - 1 - steps, steps)

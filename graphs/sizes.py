@@ -10,7 +10,7 @@ is the source times a ratio that varies from row to row, as translations and tra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,19 +123,25 @@ TINY: Mapping[str, Size] = {
 """The same structure, small and short enough for tests."""
 
 
-def draw_lengths(size: Size, rows: int, *, seed: int = 0, mean: float | None = None) -> list[tuple[int, int]]:
-    """Seeded (source length, target length) pairs. mean: of the source, where another than the model's is wanted."""
-    spread = size.spread if mean is None else size.spread._replace(mean=mean)
+SHORT: Mapping[str, Size] = {
+    name: replace(size, spread=size.spread._replace(mean=mean))
+    for (name, size), mean in zip(FULL.items(), (8.0, 8.0, 120.0), strict=True)
+}
+"""The published models, and requests of about half the usual length, where time is short. The files are the same."""
+
+
+def draw_lengths(size: Size, rows: int, *, seed: int = 0) -> list[tuple[int, int]]:
+    """Seeded (source length, target length) pairs."""
     rng = np.random.default_rng(seed)
-    sources, targets = spread.draw(rows, size.source_max, size.target_max, rng)
+    sources, targets = size.spread.draw(rows, size.source_max, size.target_max, rng)
     return list(zip(sources, targets, strict=True))
 
 
-def requests(size: Size, rows: int, *, seed: int = 0, mean: float | None = None) -> list[Row]:
+def requests(size: Size, rows: int, *, seed: int = 0) -> list[Row]:
     """Seeded requests: word ids, or unit noise as frames of speech, and how long the answer is to be."""
     rng = np.random.default_rng((seed, 1))
     made: list[Row] = []
-    for source, target in draw_lengths(size, rows, seed=seed, mean=mean):
+    for source, target in draw_lengths(size, rows, seed=seed):
         wanted: NDArray[Any] = np.array(target, dtype=np.int64)
         if isinstance(size, Las):
             heard = rng.standard_normal((source, size.features), dtype=np.float32)

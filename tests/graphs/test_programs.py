@@ -26,15 +26,6 @@ PARAMETERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All tiny models, exported once."""
-    made = tmp_path_factory.mktemp("programs")
-    for name, size in TINY.items():
-        export_program(name, made, size=size)
-    return made
-
-
 def test_the_sequence_operator_is_torchs_lstm() -> None:
     """Rows of unequal lengths: forward as torch's own LSTM computes each alone, backward as it does on the reversed."""
     torch.manual_seed(0)
@@ -79,10 +70,10 @@ def test_padding_is_not_heard() -> None:
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_files_compute_what_torch_computes(folder: Path, name: str) -> None:
+def test_files_compute_what_torch_computes(tiny_zoo: Path, name: str) -> None:
     """Every stage, on rows it was not exported with; other weights are noticed."""
-    path = folder / name / "program.json"
-    assert ensure_program(name, folder) == path
+    path = tiny_zoo / name / "program.json"
+    assert ensure_program(name, tiny_zoo) == path
     for rows in (1, 5):
         compare_program(name, path, size=TINY[name], rows=rows)
     with pytest.raises(ExportError, match="differs from torch"):
@@ -90,9 +81,9 @@ def test_files_compute_what_torch_computes(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_descriptions_can_be_read(folder: Path, name: str) -> None:
+def test_descriptions_can_be_read(tiny_zoo: Path, name: str) -> None:
     """The file says what the plan says; examples have every input of every stage; lengths are pairs."""
-    program = load_program(folder / name)
+    program = load_program(tiny_zoo / name)
     made = plan(name, TINY[name])
     assert program.outputs == made.outputs
     for stage, part in zip(program.stages, made.parts, strict=True):
@@ -101,15 +92,15 @@ def test_descriptions_can_be_read(folder: Path, name: str) -> None:
         assert (stage.loop is None) == (part.loop is None)
         with np.load(stage.examples) as examples:
             assert set(examples.files) == set(part.inputs)
-    lines = (folder / name / LENGTHS_FILE).read_text().splitlines()
+    lines = (tiny_zoo / name / LENGTHS_FILE).read_text().splitlines()
     assert lines[0] == "input,output"
     assert len(lines) == 2001
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_a_batch_decodes_what_its_rows_do(folder: Path, name: str) -> None:
+def test_a_batch_decodes_what_its_rows_do(tiny_zoo: Path, name: str) -> None:
     """Rows of different lengths, one at a time and as one padded batch: the same tokens, END at the asked step."""
-    evaluate = Reference(folder / name, TINY[name])
+    evaluate = Reference(tiny_zoo / name, TINY[name])
     rows = requests(TINY[name], 9, seed=7)
     alone = [evaluate([row])[0] for row in rows]
     for row, tokens, other in zip(rows, alone, evaluate(rows), strict=True):
@@ -121,10 +112,10 @@ def test_a_batch_decodes_what_its_rows_do(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_decoding_is_what_torch_decodes(folder: Path, name: str) -> None:
+def test_decoding_is_what_torch_decodes(tiny_zoo: Path, name: str) -> None:
     """A loop over the torch modules gives the same tokens as the files do."""
     size, rows = TINY[name], requests(TINY[name], 2, seed=11)
-    evaluate = Reference(folder / name, size)
+    evaluate = Reference(tiny_zoo / name, size)
     for row in rows:
         assert np.array_equal(evaluate([row])[0], _decoded(name, row))
 
