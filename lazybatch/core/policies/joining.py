@@ -66,7 +66,7 @@ class Joining:
         needed = self._needed(lane, top, number, newcomers, rate_per_ns)
         joins = waiting >= needed
         if top.deadlines_ns[0] < UNBOUNDED_NS or any(row.deadline_ns < UNBOUNDED_NS for row in newcomers):
-            wait_ns = 0.0 if joins else min((needed - waiting) / rate_per_ns, float(UNBOUNDED_NS))
+            wait_ns = 0.0 if joins else self._wait_ns(lane, top, number, needed, waiting, rate_per_ns)
             start_ns = now + self._times[lane.model][number].before_ns[rows]
             joins = _spares(lane, top, newcomers, now, start_ns, wait_ns, joins=joins)
         return Start(lane, rows, Reason.JOIN_LOOP) if joins else Stay(Reason.STAY_LOOP)
@@ -100,6 +100,31 @@ class Joining:
         )
         rest_ns = times[number].before_ns[rows] + max(0.0, longer) * lane.body_ns(number, running + rows)
         return max(1, ceil(needed * min(1.0, rest_ns / times[number + 1].before_ns[rows])))
+
+    def _wait_ns(self, lane: Lane, top: SubBatch, number: int, needed: int, waiting: int, rate_per_ns: float) -> float:
+        """When those who wait are expected to be enough: others join them, or so many leave that fewer are needed.
+
+        Where too many run for anybody to be let in, it is those who leave that count: nobody waits for ever.
+        """
+        arrivals_ns = min((needed - waiting) / rate_per_ns, float(UNBOUNDED_NS))
+        latency, progress, controls = lane.loop_latency, top.progress, self._controls[lane.model]
+        assert latency is not None, "lanes without a table are refused"
+        assert progress is not None, "it stands in a loop"
+        begin_ns, behind = 0.0, progress.iterations()
+        if number + 1 < len(controls):
+            begin_ns = max(latency.expected_left(top.requests, number, behind)) * lane.body_ns(number, len(behind))
+            number, behind = number + 1, {}
+        control = controls[number]
+        assert control is not None, "without one nobody needs company"
+        lefts = sorted(latency.expected_left(top.requests, number, behind))
+        body_ns = lane.body_ns(number, len(lefts))
+        leave_ns = arrivals_ns
+        for left, others in enumerate(lefts, start=1):
+            leave_ns = begin_ns + others * body_ns
+            fewer = control.needed(lane.table.rows - left, rate_per_ns)
+            if leave_ns >= arrivals_ns or waiting + rate_per_ns * leave_ns >= fewer:
+                break
+        return min(arrivals_ns, leave_ns)
 
 
 def _spares(

@@ -11,7 +11,7 @@ from lazybatch.core.lengths import LengthGuess
 from lazybatch.core.loop_control import NEVER, LoopControl
 from lazybatch.core.policies.base import Choice, Start, Stay
 from lazybatch.core.policies.joining import Joining
-from lazybatch.core.request import Request
+from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.task import Reason
 from tests.core.kit import row
 from tests.core.loop_kit import loop_spec
@@ -97,6 +97,45 @@ def test_a_deadline_in_the_queue_brings_newcomers_in() -> None:
     for deadline, choice in ((600, Start), (5000, Stay), (500, Stay)):
         lane, top = standing(row(0))
         assert type(decided(thresholds(1, 2), lane, top, Request(1, "m", 0, deadline))) is choice
+
+
+def test_nobody_waits_for_ever() -> None:
+    """With one running nobody is let in; it is expected to be gone after 500 ns: what that makes late counts."""
+    for deadline, choice in ((5000, Stay), (1000, Start), (500, Stay)):
+        lane, top = standing(row(0))
+        assert type(decided(thresholds(1, NEVER), lane, top, Request(1, "m", 0, deadline))) is choice
+
+
+def test_rows_that_leave_lower_the_threshold() -> None:
+    """Three run, four must wait. Once two are gone, after 300 ns, one is enough; that is sooner than others come."""
+    running = [Request(k, "m", 0, UNBOUNDED_NS, trips=(trips,)) for k, trips in enumerate((2, 3, 9))]
+    for deadline, choice in ((600, Start), (800, Start), (900, Stay)):
+        lane, top = standing(*running)
+        newcomer = Request(9, "m", 0, deadline, trips=(5,))
+        assert type(decided(thresholds(1, 1, 3, 4), lane, top, newcomer)) is choice
+
+
+def test_waiting_is_no_longer_than_for_all_of_them() -> None:
+    """Beside the one that runs another is parked, and stays: after 500 ns is the best that can be said."""
+    for deadline, choice in ((5000, Stay), (1000, Start)):
+        lane, top = standing(row(0))
+        lane.table.push(SubBatch(1, "m", [row(1)]))
+        assert type(decided(thresholds(1, NEVER, NEVER), lane, top, Request(9, "m", 0, deadline))) is choice
+
+
+def test_on_the_way_to_the_next_loop_its_rows_must_have_left_that() -> None:
+    """Nobody is let in while one is in flight, which has 300 ns to go here and 500 in the loop that follows."""
+    guess = LengthGuess.of([4, 6])
+    for deadline, choice in ((1800, Stay), (1799, Start)):
+        lane = Lane(loop_spec(2, (0, 1), (1, 2), table=TABLE, max_batch_size=4, lengths=(guess, guess)))
+        top = SubBatch(0, "m", [row(0)])
+        lane.table.push(top)
+        assert top.progress is not None
+        for _ in range(2):
+            top.progress.step(())
+        control = LoopControl("m", "loop1", (RATE,), ((1, NEVER),), (0.0,))
+        joining = Joining({"m": (control, control)})
+        assert type(decided(joining, lane, top, Request(9, "m", 0, deadline))) is choice
 
 
 def test_trips_that_are_known_are_followed() -> None:
