@@ -17,6 +17,7 @@ from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import MemoryPlan, Row
 from lazybatch.executors.chain import ChainExecutor, rows_capacity
 from lazybatch.executors.cycle import Cycle
+from lazybatch.executors.loop_store import LoopRowStore
 from lazybatch.executors.ort_piece import OrtPiece, Place, copy_out, shape_of
 from lazybatch.executors.resident import resident_bytes
 from lazybatch.executors.row_store import RowStore
@@ -46,7 +47,12 @@ class OrtExecutor(ChainExecutor[SubBatch]):
         loaded_bytes: int = 0,
         cycle: Cycle | None = None,
     ) -> None:
-        store = RowStore(partition, rows_capacity(partition, max_batch_size), with_buffers=on_cpu, cycle=cycle)
+        rows = rows_capacity(partition, max_batch_size)
+        store = (
+            RowStore(partition, rows, with_buffers=on_cpu)
+            if cycle is None
+            else LoopRowStore(partition, rows, with_buffers=on_cpu, cycle=cycle)
+        )
         super().__init__(partition, store, cycle)
         self.pieces = pieces
         self._store: RowStore = store

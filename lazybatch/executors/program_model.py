@@ -17,7 +17,8 @@ from lazybatch.executors.base import Row
 from lazybatch.executors.partitioned import PartitionedModel
 from lazybatch.executors.program_admission import Admission
 from lazybatch.executors.program_executor import ProgramExecutor
-from lazybatch.executors.program_plan import StagePlan, plan_stages
+from lazybatch.executors.program_plan import StagePlan
+from lazybatch.executors.program_planner import plan_stages
 from lazybatch.executors.program_rows import ProgramResult
 from lazybatch.executors.program_sample import sample_inputs
 from lazybatch.program import Program, Reference

@@ -6,9 +6,6 @@ Must not know: sessions, nodes being run, the scheduler.
 A sub-batch holds one `BufferSet` from its first node to its last. Merging copies the rows of the smaller side behind
 those of the larger, evicting moves the last rows into the holes, and both touch only what is alive at that cursor.
 Tensors that are not plain memory of a known form (nothing proven, strings, on a device) are kept as values instead.
-
-Where rows go round (`Cycle`), a sub-batch stays in its set: carried inputs change places with the outputs they are
-next, which costs nothing, and only what is written afresh is written.
 """
 
 from __future__ import annotations
@@ -20,13 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import Row
 from lazybatch.executors.buffers import BufferPool
-from lazybatch.executors.cycle import Cycle, Growth
+from lazybatch.executors.cycle import Cycle
 from lazybatch.executors.layout import Layout
 from lazybatch.executors.ort_piece import ONNX_TYPES, to_python
-from lazybatch.executors.rows import batched, by_first, gathered, handed_out, size_at, take_rows, with_axis
+from lazybatch.executors.rows import batched, gathered, handed_out, size_at, take_rows, with_axis
 from lazybatch.executors.slots import assign_slots
 from lazybatch.executors.sub_batch import Frame, SubBatch
 from lazybatch.partition.pieces import Boundary, Kind, Partition
@@ -41,7 +37,7 @@ class RowStore:
     """The memory behind all sub-batches of one model.
 
     capacity: rows that buffers are laid out for. with_buffers: whether tensors live in host memory at all.
-    cycle: how tensors go round, where rows run the model again and again.
+    cycle: how tensors go round, where rows run the model again and again: see `LoopRowStore`.
     """
 
     def __init__(self, partition: Partition, capacity: int, *, with_buffers: bool, cycle: Cycle | None = None) -> None:
@@ -58,16 +54,6 @@ class RowStore:
         self._becomes = {output: name for name, output in carried.items() if name != output and {name, output} <= held}
         self._given = [name for name in partition.inputs if name in self.plan.moved[0]]
         self._grown = frozenset() if cycle is None else frozenset(cycle.grown)
-        sources = list(carried.values())
-        others = [
-            (name, output)
-            for name, output in carried.items()
-            if name != output and name in self.plan.live[0] and name not in self.plan.swapped
-        ]
-        self._renamed = [
-            (name, output) for name, output in others if not {name, output} & held and sources.count(output) == 1
-        ]
-        self._copied = [pair for pair in others if pair not in self._renamed]
 
     def has_buffer(self, name: str) -> bool:
         """Whether this tensor lives in a buffer (and not as a value)."""
@@ -255,100 +241,6 @@ class RowStore:
         self._reframe(state)
         for name, value in rebuilt.items():
             self._put(state, name, value)
-
-    # -- rows that go round ----------------------------------------------------------------------------------------
-
-    def again(self, state: SubBatch) -> None:
-        """Behind the last node: what is carried is now the first node's input. Nothing moves but what is given twice.
-
-        Raises `ExecutionError` for a state that would change its shape.
-        """
-        copies = [(name, np.array(self._array(state, output))) for name, output in self._copied]
-        if self.plan.swapped:
-            self._turn(state)
-        for name, output in self._renamed:
-            state.values[name] = state.values.pop(output)
-        for name, value in copies:
-            if self.has_buffer(name) and self.view(state, name).shape != value.shape:
-                have = list(self.view(state, name).shape)
-                raise ExecutionError(f"state {name!r} has the shape {have}, but the next one is {list(value.shape)}")
-            self._put(state, name, value)
-
-    def _turn(self, state: SubBatch) -> None:
-        """Carried tensors change places."""
-        here = state.frame
-        state.turn ^= 1
-        if here.turned is None:
-            self._reframe(state)
-            here.turned, state.frame.turned = state.frame, here
-        else:
-            state.frame = here.turned
-
-    def feed(self, state: SubBatch, name: str, values: NDArray[Any]) -> None:
-        """Write an input of all requests' rows, one per entry of the first axis."""
-        boundary = self._partition.boundaries[name]
-        if not self.has_buffer(name):
-            state.values[name] = np.ascontiguousarray(batched(boundary, values, state.rows))
-        elif boundary.kind is not Kind.ROWS:
-            self.view(state, name)[...] = values[0]
-        else:
-            target = self._by_row(state, name)
-            target[: len(values)] = values
-            if len(values) < state.rows:
-                target[len(values) :] = values[-1]
-
-    def peek(self, state: SubBatch, name: str, like: str | None = None) -> NDArray[Any]:
-        """A tensor with the requests' rows on the first axis. A view, to be read before anything else happens.
-
-        like: the tensor whose rows lie as this one's do, where nothing is proven of its own.
-        """
-        return self._by_row(state, name, like)[: len(state.requests)]
-
-    def blank(self, state: SubBatch, name: str, rows: NDArray[np.bool_]) -> None:
-        """Fill these rows of an input that grows with zeros, and padding with them."""
-        target = self._by_row(state, name)
-        target[: len(rows)][rows] = 0
-        target[len(rows) :] = 0
-
-    def extend(
-        self, state: SubBatch, name: str, growth: Growth, rows: NDArray[Any] | None, positions: NDArray[np.int64]
-    ) -> None:
-        """Write the slice of each of these rows (None: all of the requests') at its own position, in place.
-
-        Raises `ExecutionError` for a slice of the wrong shape.
-        """
-        pair = state.frame.growing.get(name)
-        if pair is None:
-            pair = np.moveaxis(self._by_row(state, name), growth.axis + 1, 1), self._by_row(state, growth.slice, name)
-            if pair[0].shape[2:] != pair[1].shape[1:]:
-                raise ExecutionError(
-                    f"state {name!r} takes slices of the shape {list(pair[0].shape[2:])}, but {growth.slice!r} has the "
-                    f"shape {list(pair[1].shape[1:])} per row"
-                )
-            if self.has_buffer(name) and self.has_buffer(growth.slice):
-                state.frame.growing[name] = pair
-        target, slices = pair
-        if rows is None:
-            rows = _COUNT[: len(positions)] if len(positions) <= len(_COUNT) else np.arange(len(positions))
-            target[rows, positions] = slices[: len(positions)]
-        else:
-            target[rows, positions] = slices[rows]
-
-    def _by_row(self, state: SubBatch, name: str, like: str | None = None) -> NDArray[Any]:
-        """A tensor with the executed rows on the first axis, as a view of where it lies."""
-        boundary = self._partition.boundaries[name]
-        if like is not None and boundary.kind is Kind.OPAQUE:
-            boundary = self._partition.boundaries[like]
-        if not self.has_buffer(name):
-            value = state.values[name]
-            return by_first(boundary, value if isinstance(value, np.ndarray) else to_python(value), state.rows)
-        found = state.frame.by_row.get(name)
-        if found is None:
-            found = state.frame.by_row[name] = by_first(boundary, self.view(state, name), state.rows)
-        return found
-
-
-_COUNT = np.arange(256)
 
 
 def _can_be_bound(boundary: Boundary) -> bool:

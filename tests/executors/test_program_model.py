@@ -1,4 +1,4 @@
-"""Programs and their models put together: graph, identity, reasons, and every refusal with its stage and tensor."""
+"""Programs ready to be served: graph, identity, sample rows, reasons, and what only a run tells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import lazybatch as lb
 from lazybatch.core.graph import Loop
-from lazybatch.errors import ExecutionError, InvalidInput, ModelError
+from lazybatch.errors import ExecutionError
 from lazybatch.executors.program_model import ProgramModel
 from lazybatch.executors.program_rows import ProgramResult
 from lazybatch.program import Append, Carry, Feed, Program, Repeat, Stage
@@ -106,65 +106,6 @@ def test_results_are_dicts_that_say_more() -> None:
     result = ProgramResult({"y": 1}, (3, 2), True)
     assert result == {"y": 1}
     assert (result.trips, result.truncated) == ((3, 2), True)
-
-
-@pytest.mark.parametrize(
-    ("loop", "inputs", "says"),
-    [
-        (STEP, {"memory": None}, "stage 'decoder': input 'memory' of its model is given nothing"),
-        (STEP, {"extra": Feed(length_of="source")}, "stage 'decoder': its model has no input 'extra'"),
-        (STEP, {"memory": "encoder.nothing"}, "stage 'decoder': .*stage 'encoder' makes no such tensor"),
-        (
-            STEP,
-            {"memory": "encoder.h"},
-            r"stage 'decoder': input 'memory' has the shape \[any, 6\] per row, but .* \[6\]",
-        ),
-        (changed(carry={"h": Carry("token", "encoder.h")}), {}, "stage 'decoder': state 'h' is float32, but 'token'"),
-        (changed(carry={"h": Carry("missing")}), {}, "stage 'decoder': its model has no output 'missing'"),
-        (changed(carry={"h": Carry("h_next", "encoder.memory")}), {}, "the start of state 'h' has the shape"),
-        (changed(carry={"keys": Append("key", 0, 8)}), {}, "state 'keys' has the shape .* with room for 8"),
-        (changed(carry={"keys": Append("key", 1, 7)}), {}, "state 'keys' has the shape"),
-        (
-            changed(carry={"keys": Append("token", 0, 7)}),
-            {},
-            "state 'keys' is float32, but 'token', its slice, is int64",
-        ),
-        (changed(done="h_next"), {}, "stage 'decoder': done 'h_next' is float32"),
-        (changed(done="nothing"), {}, "stage 'decoder': its model has no output 'nothing'"),
-        (changed(collect=("token", "nothing")), {}, "stage 'decoder': its model has no output 'nothing'"),
-        (
-            changed(iteration="memory"),
-            {"memory": None, "position": Feed(length_of="source")},
-            "stage 'decoder': input 'memory' takes",
-        ),
-        (
-            changed(each={"memory": "source"}, done=None),
-            {"memory": None},
-            r"expected \[any, any, 6\] \(read by stage 'decoder' as 'memory'\)",
-        ),
-    ],
-)
-def test_what_does_not_fit(models: dict[str, Any], loop: Repeat, inputs: dict[str, Any], says: str) -> None:
-    """A carry whose shape or type differs, a flag that is none, a name of nothing: refused, naming stage and tensor."""
-    with pytest.raises((ModelError, InvalidInput), match=says):
-        translate(models, loop, **inputs).admit({"source": np.zeros((2, 4), np.float32)})
-
-
-def test_numbers_that_cannot_start_a_state(models: dict[str, Any]) -> None:
-    """A state of whole numbers does not start as a half."""
-    loop = Repeat(carry={"n": Carry("n_next", 0.5)}, done="finished", trips_max=5)
-    with pytest.raises(ModelError, match=r"stage 'step': state 'n' is int64 and cannot start as 0\.5"):
-        single(models, "counter", loop, "n", target="to")
-
-
-def test_models_that_are_no_stages(models: dict[str, Any]) -> None:
-    """A stage is something that can be cut into nodes; a callable is not."""
-    stage = Stage(
-        "step", models["counter"], {"target": "to"}, Repeat(carry={"n": "n_next"}, done="finished", trips_max=5)
-    )
-    program = Program("single", (stage,), {"n": "step.n"})
-    with pytest.raises(ModelError, match="stage 'step': its model cannot be cut into nodes"):
-        ProgramModel(program, {"step": lb.load(lambda rows: rows)})  # type: ignore[dict-item]
 
 
 def test_a_state_that_turns_out_to_change_its_shape(tmp_path: Path) -> None:
