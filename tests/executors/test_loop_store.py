@@ -114,7 +114,7 @@ def test_slices_of_another_shape() -> None:
 def test_copied_states_of_another_shape() -> None:
     """A state that an input, or another state's next value, becomes must have its shape."""
     store = store_of([rows("a", None), rows("b", None)], [rows("y")], Cycle({"a": "b"}))
-    with pytest.raises(ExecutionError, match="state 'a' is .* but 'b', which it is in the next iteration, is"):
+    with pytest.raises(ExecutionError, match=r"state 'a' is .* but 'b', which it is in the next iteration, is"):
         begun(store, 1, 1, a=np.zeros(3, np.float32), b=np.zeros(1, np.float32))
     store = store_of([rows("a", None), rows("b", None)], [rows("n", None)], Cycle({"a": "n", "b": "n"}))
     state = begun(store, 1, 1, a=np.zeros(3, np.float32), b=np.zeros(1, np.float32))
