@@ -211,6 +211,12 @@ class PaddedExecutor:
         self._sizes.pop(sub_batch, None)
         self._inner.discard(sub_batch)
 
+    def in_step(self) -> None:
+        """See `TorchExecutor.in_step`; others always are."""
+        in_step = getattr(self._inner, "in_step", None)
+        if in_step is not None:
+            in_step()
+
     def memory(self) -> MemoryPlan:
         """What is planned so far, for rows of the longest length."""
         return self._inner.memory()

@@ -16,6 +16,7 @@ from lazybatch.executors.base import MemoryPlan, Row
 from lazybatch.executors.chain import ChainExecutor, rows_capacity
 from lazybatch.executors.cycle import Cycle
 from lazybatch.executors.resident import resident_bytes
+from lazybatch.executors.torch_frames import Frames
 from lazybatch.executors.torch_piece import Device, TorchPiece
 from lazybatch.executors.torch_rows import TorchBatch, TorchStore
 from lazybatch.partition.pieces import Partition
@@ -28,6 +29,9 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
     """An `Executor` over the graph modules of one partition; see the module's text.
 
     weights_bytes: of all nodes, those shared by several counted once. cycle: how rows go round, where they do.
+    frames: recordings of nodes, where they can be replayed; not for rows that go round.
+
+    A GPU runs ahead by one node: `run` returns when the node before it has run, but for executors that are `in_step`.
     Raises `InvalidInput` for a ``max_batch_size`` below 1.
     """
 
@@ -41,6 +45,7 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
         max_batch_size: int,
         weights_bytes: int = 0,
         cycle: Cycle | None = None,
+        frames: Frames | None = None,
     ) -> None:
         store = TorchStore(partition, rows_capacity(partition, max_batch_size), places, cycle)
         super().__init__(partition, store, cycle)
@@ -51,6 +56,8 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
         self._buffers_bytes = 0
         self._scratch_bytes = 0
         self._planning = False
+        self._in_step = False
+        self.frames = frames
         live = store.live
         self._dead = [
             tuple((live[node] | set(piece.outputs)) - live[node + 1]) for node, piece in enumerate(partition.pieces)
@@ -73,6 +80,16 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
         del results  # callers hold theirs while the next batch runs
         self._scratch_bytes = max(0, grown - self._buffers_bytes)
         return self.memory()
+
+    def in_step(self) -> None:
+        """From now on `run` returns when its node has run: whoever measures wants to know how long that took."""
+        self._in_step = True
+
+    def shutdown(self) -> None:
+        """See `ChainExecutor.shutdown`."""
+        super().shutdown()
+        if self.frames is not None:
+            self.frames.clear()
 
     def watch(self, on: bool) -> None:
         """See `ChainExecutor.watch`: of values alive between nodes."""
@@ -110,8 +127,13 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
     def _advance(self, state: TorchBatch, node: int) -> None:
         piece = self.pieces[node]
         with self._device.ordered():
-            made = piece.run(state.values)
-        self._device.wait()
+            made = None if self.frames is None else self.frames.run(state, node)
+            if made is None:
+                made = piece.run(state.values)
+            if self._in_step:
+                self._device.wait()
+            else:
+                self._device.follow()
         state.values.update(zip(piece.outputs, made, strict=True))
         for name in self._dead[node]:
             del state.values[name]

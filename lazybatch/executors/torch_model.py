@@ -24,6 +24,7 @@ from lazybatch.executors.base import Row
 from lazybatch.executors.cycle import Cycle
 from lazybatch.executors.partitioned import PartitionedModel
 from lazybatch.executors.torch_executor import TorchExecutor
+from lazybatch.executors.torch_frames import CudaRecorder, Frames, Recorder
 from lazybatch.executors.torch_piece import Device, TorchPiece
 from lazybatch.partition.pieces import Partition
 from lazybatch.partition.torch import Flat, Source
@@ -61,6 +62,9 @@ class TorchModel(PartitionedModel):
         held = [tensor for tensor in flat.root.buffers() if isinstance(tensor, Tensor)]
         self._weights_bytes = sum({t.untyped_storage().data_ptr(): t.nbytes for t in held}.values())
         self._device = Device(next(iter(self._places.values())).device)
+        stream = self._device.stream
+        self.recorder: Recorder | None = None if stream is None else CudaRecorder(stream)
+        """What records nodes for its executors; None: they are run as they are. Set before an executor is made."""
 
     @property
     def threads(self) -> int:
@@ -102,6 +106,7 @@ class TorchModel(PartitionedModel):
             max_batch_size=max_batch_size,
             weights_bytes=self._weights_bytes,
             cycle=cycle,
+            frames=None if self.recorder is None or cycle is not None else Frames(self.pieces, self.recorder),
         )
 
     def whole_call(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:

@@ -54,6 +54,7 @@ class Device:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._stream: Any = None
+        self._last: Any = None
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # weights were put there in other streams
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -66,6 +67,22 @@ class Device:
         """Return when the device has done all it was asked to: a node has run only then, and took so long."""
         if self._stream is not None:
             self._stream.synchronize()
+
+    def follow(self) -> None:
+        """Return when the device has done all it was asked to before the latest node, which it may still be at.
+
+        So there is always one node that it can go on with while the next decision is made, and never more than one that
+        a decision must wait for.
+        """
+        if self._stream is not None:
+            last, self._last = self._last, self._stream.record_event()
+            if last is not None:
+                last.synchronize()
+
+    @property
+    def stream(self) -> Any:
+        """The stream, on a GPU; None elsewhere."""
+        return self._stream
 
     def peak_bytes(self) -> int | None:
         """Most memory held on the device since `forget_peak`; None where the process's own memory is what counts."""

@@ -48,6 +48,9 @@ class Runner:
             for stage in model.graph.stages()
         ]
         self._executor = executor
+        in_step = getattr(executor, "in_step", None)
+        if in_step is not None:
+            in_step()
         limit = getattr(executor, "limit", None)
         if rounds and limit is not None:
             limit(rounds)
