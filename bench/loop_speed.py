@@ -7,7 +7,7 @@ Must not know: executors; nothing is executed, steps take no time but the schedu
 
 An LSTM decoder of at most 64 rows is offered more than it can serve, so that the loop is full, rows leave and others
 come in at almost every step, and somebody always waits. Steps of at least 48 rows count. A target that about half of
-all rows miss makes every decision look at deadlines. The thread's own processor time is measured, so that a
+all rows miss makes every decision look at deadlines; one that all make must not cost more. The thread's own processor time is measured, so that a
 busy machine disturbs less; caches and clock rates still differ there.
 """
 
@@ -33,7 +33,7 @@ from lazybatch.policies import make_policy
 from lazybatch.workload import poisson
 
 POLICIES = ("graph", "continuous", "cellular", "lazy", "oracle", "lookahead")
-TARGETS_MS = (None, 2500.0)
+TARGETS_MS = (None, 2500.0, 60_000.0)
 MEDIAN_LIMIT_US, P99_LIMIT_US = 60.0, 200.0
 JUDGED = ("lookahead", "continuous", "graph")
 ROWS_LEAST = 48
@@ -84,13 +84,13 @@ def main(chosen: argparse.Namespace) -> int:
     for target_ms in TARGETS_MS:
         sla_ns = None if target_ms is None else round(target_ms * 1e6)
         requests = model.requests(poisson(rate, count, 1), 1, sla_ns)
-        for policy in POLICIES:
+        for policy in POLICIES if target_ms is None or target_ms < 1e4 else ("lazy", "lookahead"):
             progress(f"{policy}, target {target_ms}")
             found = sorted(steps_us(model, policy, requests, 1))
             median, p99 = statistics.median(found), found[int(0.99 * len(found))]
             row = {"policy": policy, "target_ms": target_ms, "median_us": median, "p99_us": p99, "steps": len(found)}
             report.rows.append({"what": "step", **row})
-            name = f"{policy}/{'no targets' if target_ms is None else 'targets'}"
+            name = f"{policy}/{'no target' if target_ms is None else f'target of {target_ms:g} ms'}"
             if policy in JUDGED:
                 report.at_most(f"step_median/{name}", median, MEDIAN_LIMIT_US, " us")
                 report.at_most(f"step_p99/{name}", p99, P99_LIMIT_US, " us")

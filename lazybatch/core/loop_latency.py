@@ -27,7 +27,17 @@ class LoopLatency:
     single_ns: per node, the time of one row. guesses: per loop, what is known of its trips where requests do not say.
     """
 
-    __slots__ = ("_covering", "_expected", "_graph", "_guesses", "_nodes_ns", "_stage_at", "_stages", "_stages_ns")
+    __slots__ = (
+        "_covering",
+        "_expected",
+        "_graph",
+        "_guesses",
+        "_most_left",
+        "_nodes_ns",
+        "_stage_at",
+        "_stages",
+        "_stages_ns",
+    )
 
     def __init__(self, graph: NodeGraph, single_ns: Sequence[int], guesses: Sequence[LengthGuess | None]) -> None:
         self._graph = graph
@@ -39,6 +49,7 @@ class LoopLatency:
         pairs = [(guess, loop.trips_max) for guess, loop in zip(guesses, graph.loops, strict=True)]
         self._covering: list[Tables[int]] = [_covering_left(guess, most) for guess, most in pairs]
         self._expected: list[Tables[float]] = [_expected_left(guess, most) for guess, most in pairs]
+        self._most_left = [max([1.0, *[left for table in tables for left in table]]) for tables in self._expected]
 
     def charged_left(self, requests: Sequence[Request], loop: int, behind: Mapping[int, int]) -> list[int]:
         """Iterations in a loop that each of these rows is to be charged for from now on, the next one included.
@@ -50,6 +61,10 @@ class LoopLatency:
     def expected_left(self, requests: Sequence[Request], loop: int, behind: Mapping[int, int]) -> list[float]:
         """The same, to be expected on average."""
         return self._left(self._expected[loop], requests, loop, behind)
+
+    def most_left(self, loop: int) -> float:
+        """The most iterations that are expected of any row whose trips are not known; at least one."""
+        return self._most_left[loop]
 
     def _left(
         self, tables: Tables[Number], requests: Sequence[Request], loop: int, behind: Mapping[int, int]

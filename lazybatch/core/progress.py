@@ -55,6 +55,10 @@ class Progress:
         rows = len(self._entered)
         return sum(self._started_ns.values()) / rows, self.steps - sum(self._entered.values()) / rows
 
+    def last(self) -> int:
+        """Iterations until the last of the rows has left whose trips are known or limited; 0 where there is none."""
+        return max(self._leaves, default=self.steps) - self.steps
+
     def step(self, done: Collection[int]) -> set[int]:
         """One more iteration is over; which rows end with it: those found to be done, and those whose last it was."""
         self.steps += 1

@@ -66,8 +66,12 @@ class Joining:
         needed = self._needed(lane, top, number, newcomers, rate_per_ns)
         joins = waiting >= needed
         if top.deadlines_ns[0] < UNBOUNDED_NS or any(row.deadline_ns < UNBOUNDED_NS for row in newcomers):
-            wait_ns = 0.0 if joins else self._wait_ns(lane, top, number, needed, waiting, rate_per_ns)
-            start_ns = now + self._times[lane.model][number].before_ns[rows]
+            wait_ns, start_ns = 0.0, now + self._times[lane.model][number].before_ns[rows]
+            if not joins:
+                wait_ns = min((needed - waiting) / rate_per_ns, float(UNBOUNDED_NS))
+                if not _saved(lane, top, newcomers, start_ns, min(wait_ns, _all_left_ns(lane, top))):
+                    return Stay(Reason.STAY_LOOP)
+                wait_ns = self._wait_ns(lane, top, number, wait_ns, waiting, rate_per_ns)
             joins = _spares(lane, top, newcomers, now, start_ns, wait_ns, joins=joins)
         return Start(lane, rows, Reason.JOIN_LOOP) if joins else Stay(Reason.STAY_LOOP)
 
@@ -101,12 +105,14 @@ class Joining:
         rest_ns = times[number].before_ns[rows] + max(0.0, longer) * lane.body_ns(number, running + rows)
         return max(1, ceil(needed * min(1.0, rest_ns / times[number + 1].before_ns[rows])))
 
-    def _wait_ns(self, lane: Lane, top: SubBatch, number: int, needed: int, waiting: int, rate_per_ns: float) -> float:
+    def _wait_ns(
+        self, lane: Lane, top: SubBatch, number: int, arrivals_ns: float, waiting: int, rate_per_ns: float
+    ) -> float:
         """When those who wait are expected to be enough: others join them, or so many leave that fewer are needed.
 
-        Where too many run for anybody to be let in, it is those who leave that count: nobody waits for ever.
+        arrivals_ns: until enough have come. Where too many run for anybody to be let in, it is those who leave that
+        count: nobody waits for ever.
         """
-        arrivals_ns = min((needed - waiting) / rate_per_ns, float(UNBOUNDED_NS))
         latency, progress, controls = lane.loop_latency, top.progress, self._controls[lane.model]
         assert latency is not None, "lanes without a table are refused"
         assert progress is not None, "it stands in a loop"
@@ -127,6 +133,33 @@ class Joining:
         return min(arrivals_ns, leave_ns)
 
 
+def _all_left_ns(lane: Lane, top: SubBatch) -> float:
+    """A bound on the time until all rows have left the loop they run, where it is the last one."""
+    latency, progress = lane.loop_latency, top.progress
+    assert latency is not None, "lanes without a table are refused"
+    assert progress is not None, "it stands in a loop"
+    number = progress.loop
+    if number + 1 < len(lane.loops):
+        return float(UNBOUNDED_NS)
+    return max(latency.most_left(number), progress.last()) * lane.body_ns(number, len(top.requests))
+
+
+def _saved(lane: Lane, top: SubBatch, newcomers: Sequence[Request], start_ns: float, wait_ns: float) -> int:
+    """How many newcomers are in time if they are in the loop then, but not so much later (an iteration at least)."""
+    latency, progress = lane.loop_latency, top.progress
+    assert latency is not None, "lanes without a table are refused"
+    assert progress is not None, "it stands in a loop"
+    number, running, rows = progress.loop, len(top.requests), len(newcomers)
+    body_ns, sums_ns = lane.body_ns(number, running + rows), lane.sums_ns[rows]
+    start_ns += sums_ns[-1] - sums_ns[lane.loops[number].stop]
+    later_ns = max(float(lane.body_ns(number, running)), wait_ns)
+    saved = 0
+    for request, left in zip(newcomers, latency.expected_left(newcomers, number, {}), strict=True):
+        end_ns = start_ns + left * body_ns
+        saved += end_ns <= request.deadline_ns < end_ns + later_ns
+    return saved
+
+
 def _spares(
     lane: Lane,
     top: SubBatch,
@@ -141,18 +174,13 @@ def _spares(
 
     start_ns: when they would be in the loop. wait_ns: how much later that would be if they do not come in now.
     """
+    saved = _saved(lane, top, newcomers, start_ns, wait_ns)
     latency, progress = lane.loop_latency, top.progress
     assert latency is not None, "lanes without a table are refused"
     assert progress is not None, "it stands in a loop"
     number, running, rows = progress.loop, len(top.requests), len(newcomers)
     without_ns, with_ns = lane.body_ns(number, running), lane.body_ns(number, running + rows)
-    sums_ns = lane.sums_ns[rows]
-    behind_ns = sums_ns[-1] - sums_ns[lane.loops[number].stop]
-    later_ns = max(float(without_ns), wait_ns)
-    saved = 0
-    for request, left in zip(newcomers, latency.expected_left(newcomers, number, {}), strict=True):
-        end_ns = start_ns + left * with_ns + behind_ns
-        saved += end_ns <= request.deadline_ns < end_ns + later_ns
+    behind_ns = lane.sums_ns[rows][-1] - lane.sums_ns[rows][lane.loops[number].stop]
     if not (joins or saved):
         return False
     # Rows that end in between are harmed. Those whose deadline comes with this very iteration are lost in any case.

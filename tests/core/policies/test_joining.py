@@ -142,3 +142,43 @@ def test_trips_that_are_known_are_followed() -> None:
     """The newcomer is known to make a single trip: its deadline stands even if it waits."""
     lane, top = standing(row(0))
     assert type(decided(thresholds(1, 2), lane, top, Request(1, "m", 0, 1200, trips=(1,)))) is Stay
+
+
+def two_loops(*running: Request, steps: int = 0) -> tuple[Lane, SubBatch]:
+    """Rows in the first of two loops of one node each, 100 ns an iteration, after so many steps."""
+    guess = LengthGuess.of([10])
+    lane = Lane(loop_spec(2, (0, 1), (1, 2), table=TABLE, max_batch_size=4, lengths=(guess, guess)))
+    top = SubBatch(0, "m", list(running))
+    lane.table.push(top)
+    assert top.progress is not None
+    for _ in range(steps):
+        top.progress.step(())
+    return lane, top
+
+
+@pytest.mark.parametrize(("steps", "needed"), [(1, 1), (3, 1), (4, 2), (7, 3), (9, 3)])
+def test_in_a_loop_on_the_way_only_the_rest_counts(steps: int, needed: int) -> None:
+    """Three are needed for the whole way of 10 iterations; newcomers who share some of it hold up others for less."""
+    control = LoopControl("m", "loop1", (RATE,), ((1, 3),), (0.0,))
+    for waiting in (1, 2, 3):
+        lane, top = two_loops(row(0), steps=steps)
+        found = decided(Joining({"m": (control, control)}), lane, top, *[row(k) for k in range(1, waiting + 1)])
+        assert (type(found) is Start) == (waiting >= needed), waiting
+
+
+def test_before_a_loop_that_cannot_be_joined_everybody_may_come_in() -> None:
+    """Where the next loop takes rows at equal iterations only, the loop before it is the last chance to join them."""
+    control = LoopControl("m", "loop0", (RATE,), ((1, NEVER),), (0.0,))
+    lane, top = two_loops(row(0), steps=9)
+    assert decided(Joining({"m": (control, None)}), lane, top, row(1)) == Start(lane, 1, Reason.JOIN_LOOP)
+
+
+def test_a_model_without_a_control_is_served_by_the_rule_of_thumb() -> None:
+    """Beside one running row one is enough; a loop of equal iterations lets nobody in."""
+    lane, top = standing(row(0))
+    assert decided(Joining({}), lane, top, row(1)) == Start(lane, 1, Reason.JOIN_LOOP)
+    same = Lane(loop_spec(2, (1, 2), table=TABLE, max_batch_size=4, same_iteration=True))
+    entry = SubBatch(0, "m", [row(0)])
+    entry.cursor = 1
+    same.table.push(entry)
+    assert decided(Joining({}), same, entry, row(1)) is None
