@@ -22,6 +22,7 @@ from lazybatch.executors.program_plan import StagePlan
 from lazybatch.executors.program_rows import Traveller
 from lazybatch.executors.program_stage import ChainStage, LoopStage
 from lazybatch.executors.resident import resident_bytes
+from lazybatch.executors.tally import NEVER
 from lazybatch.program import Reference
 
 _REHEARSAL = -1
@@ -211,14 +212,18 @@ class ProgramExecutor:
         `ExecutionError`.
         """
         before = resident_bytes()
-        traveller, _ = self._rehearse(row, 1)
-        for stage in self._stages:
-            stage.prepare(traveller)
-            stage.chain.watch(True)
-        for _ in range(2):
-            _, results = self._rehearse(row, self._capacity)
-        for stage in self._stages:
-            stage.chain.watch(False)
+        self.limit([_TURNS] * self._loops)
+        try:
+            traveller, _ = self._rehearse(row, 1)
+            for stage in self._stages:
+                stage.prepare(traveller)
+                stage.chain.watch(True)
+            for _ in range(2):
+                _, results = self._rehearse(row, self._capacity)
+        finally:
+            self.limit([NEVER] * self._loops)
+            for stage in self._stages:
+                stage.chain.watch(False)
         self._grown_bytes += max(0, (resident_bytes() or 0) - (before or 0))
         del results  # callers hold theirs while the next batch runs
         so_far = self.memory()
@@ -245,11 +250,11 @@ class ProgramExecutor:
             for number, stage in enumerate(self._stages):
                 if self._at[sub_batch] != number:
                     self._arrive(sub_batch)
-                for turn in range(_TURNS if isinstance(stage, LoopStage) else 1):
+                for _ in range(_TURNS if isinstance(stage, LoopStage) else 1):
                     for node in range(stage.nodes):
                         stage.run(sub_batch, node)
                     if isinstance(stage, LoopStage):
-                        stage.step(sub_batch, self._rows, last=turn + 1 == _TURNS)
+                        stage.step(sub_batch, self._rows)
                         if stage.ended(sub_batch):
                             break
             return traveller, self.close(sub_batch)

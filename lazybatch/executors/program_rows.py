@@ -106,7 +106,7 @@ def iterations(stage: str, loop: LoopPlan, row: Traveller) -> int:
 
     Raises `ExecutionError` for none at all, or for more than there are entries to be given.
     """
-    count = int(NEVER)
+    count = NEVER
     if loop.ended_by is not None:
         count = number_of(row.tensors[loop.ended_by], by_value=loop.by_value)
         if count < 1:

@@ -23,7 +23,7 @@ from lazybatch.executors.base import Row
 from lazybatch.executors.chain import ChainExecutor
 from lazybatch.executors.program_plan import LoopPlan, StagePlan
 from lazybatch.executors.program_rows import Traveller, iterations, values_for
-from lazybatch.executors.tally import Tally
+from lazybatch.executors.tally import NEVER, Tally
 from lazybatch.executors.tape import Tape
 from lazybatch.program import Reference
 
@@ -113,8 +113,8 @@ class LoopStage(ChainStage):
         self._loop: LoopPlan = plan.loop
         self._cycle = plan.loop.cycle
         self._tapes: OrderedDict[Hashable, Tape] = OrderedDict()
-        self._at_max = np.iinfo(np.int64).max if plan.loop.most is None else plan.loop.most
-        self.rounds = np.iinfo(np.int64).max
+        self._most = NEVER if plan.loop.most is None else plan.loop.most
+        self.rounds = NEVER
         """After so many iterations a row is done, whatever it says; for measuring."""
         self._emitted: tuple[int, NDArray[np.int64] | None, NDArray[np.int64]] | None = None
 
@@ -125,10 +125,10 @@ class LoopStage(ChainStage):
 
     def open(self, sub_batch: int, rows: Mapping[int, Traveller], padded_rows: int) -> None:
         """See `ChainStage.open`."""
-        trips = np.array([iterations(self.plan.name, self._loop, row) for row in rows.values()], np.int64)
+        counts = [min(iterations(self.plan.name, self._loop, row), self.rounds) for row in rows.values()]
         super().open(sub_batch, rows, padded_rows)
         state = self.chain.state(sub_batch)
-        state.tally = tally = Tally(trips, self._tape(state.signature))
+        state.tally = tally = Tally(np.array(counts, np.int64), self._tape(state.signature), self._most)
         for name, reference in self._loop.each.items():
             for place, row in zip(tally.places.tolist(), rows.values(), strict=True):
                 tally.tape.record(name, place, row.tensors[reference])
@@ -158,17 +158,17 @@ class LoopStage(ChainStage):
                 store.blank(state, name, tally.fresh)
             tally.began()
         if loop.each or loop.collect:
-            tally.spots = tally.tape.claim(tally.places, tally.position)
+            spots = tally.find_spots()
             for name in loop.each:
-                store.feed(state, name, tally.tape.read(name, tally.spots))
+                store.feed(state, name, tally.tape.read(name, spots))
         if loop.iteration is not None:
             form = loop.forms[loop.iteration]
             numbers = tally.position if not loop.same_iteration else tally.position.max(keepdims=True)
             store.feed(state, loop.iteration, numbers.astype(form.dtype).reshape(-1, *form.shape))
 
-    def step(self, sub_batch: int, rows: Mapping[int, Traveller], *, last: bool = False) -> list[int]:
+    def step(self, sub_batch: int, rows: Mapping[int, Traveller]) -> list[int]:
         """The body's last node ran: the iteration ends. The requests that this one was the last of, but for those that
-        only the loop's maximum ended. last: it is the last one of all (rehearsals).
+        only the loop's maximum ended.
 
         Raises `ExecutionError` for outputs that are not what the loop needs.
         """
@@ -180,19 +180,20 @@ class LoopStage(ChainStage):
             for name, growth in self._cycle.grown.items():
                 positions = tally.position if going is None else tally.position[going]
                 store.extend(state, name, growth, going, positions)
-            behind = tally.position + 1
-            done = behind >= tally.trips
-            if self._loop.done is not None:
-                done |= self._flags(state)
-            if last:
-                done[:] = True
-            done |= behind >= self.rounds
-            over = done | (behind >= self._at_max)
+            over = tally.position >= tally.last
+            flags = None if self._loop.done is None else self._flags(state)
+            if flags is not None:
+                over |= flags
             if going is not None:
                 over &= ~tally.over
-            leaving = np.flatnonzero(over).tolist() if np.count_nonzero(over) else []
-            if leaving:
-                self._take_finals(state, leaving, done, rows)
+            if not np.count_nonzero(over):
+                self.chain.again(state)
+                tally.end()
+                return []
+            leaving = np.flatnonzero(over).tolist()
+            done = tally.position + 1 >= tally.trips
+            done = done if flags is None else done | flags
+            self._take_finals(state, leaving, done, rows)
             self.chain.again(state)
         tally.end(over)
         return [state.requests[row] for row in leaving if done[row]]
@@ -213,8 +214,8 @@ class LoopStage(ChainStage):
         tally = state.tally
         if not self._loop.collect:
             return
-        spots = tally.spots if tally.spots is not None else tally.tape.claim(tally.places, tally.position)
-        spots = spots if going is None else spots[going]
+        spots = tally.find_spots() if tally.spots is None else tally.spots
+        spots = spots.copy() if going is None else spots[going]
         for name in self._loop.collect:
             values = self.chain.store.peek(state, name)
             try:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lazybatch.executors.tape import Tape
 
-NEVER = np.iinfo(np.int64).max
+NEVER = int(np.iinfo(np.int64).max)
 """A number of iterations that no row reaches."""
 
 Ints = NDArray[np.int64]
@@ -24,15 +24,17 @@ class Tally:
     """Arrays with one entry per row.
 
     position: iterations the row has behind it; the number of its last one where it is over. trips: after so many it is
-    over without saying so. over: it made its last iteration, and is only run along. fresh: it did not begin its first.
+    done without saying so. last: the number of the last iteration it may make, done or not.
+    over: it made its last iteration, and is only run along. fresh: it did not begin its first.
     places: where on the tape it keeps what it collects, and what it is given per iteration; spots: those of the present
     position, None where they have to be found first.
     """
 
-    __slots__ = ("any_fresh", "any_over", "fresh", "over", "places", "position", "spots", "tape", "trips")
+    __slots__ = ("any_fresh", "any_over", "fresh", "last", "over", "places", "position", "spots", "tape", "trips")
 
-    def __init__(self, trips: Ints, tape: Tape) -> None:
+    def __init__(self, trips: Ints, tape: Tape, most: int = NEVER) -> None:
         self.trips = trips
+        self.last: Ints = np.minimum(trips, most) - 1
         self.tape = tape
         self.places: Ints = tape.begin(len(trips))
         self.spots: Ints | None = None
@@ -60,22 +62,31 @@ class Tally:
         self.fresh[:] = False
         self.any_fresh = False
 
-    def end(self, over: Flags) -> None:
+    def find_spots(self) -> Ints:
+        """Where on the tape the present position of every row lies; room is made where there is none yet."""
+        if self.spots is None or self.tape.turns_page(self.position):
+            self.spots = self.tape.claim(self.places, self.position)
+        return self.spots
+
+    def end(self, over: Flags | None = None) -> None:
         """One more iteration is behind all rows that are not over; ``over``: those whose last one it was."""
-        self.spots = None
-        if self.any_over:
-            self.position[~(over | self.over)] += 1
-            self.over |= over
+        if over is None and not self.any_over:
+            self.position += 1
+            if self.spots is not None:
+                self.spots += 1
             return
-        np.add(self.position, ~over, out=self.position, casting="unsafe")
-        self.over = over
-        self.any_over = bool(np.count_nonzero(over))
+        self.spots = None
+        if over is not None:
+            self.over = self.over | over
+            self.any_over = True
+        self.position += ~self.over
 
     def append(self, other: Tally) -> None:
         """The rows of another sub-batch behind these."""
         self.spots = None
         self.position = np.concatenate((self.position, other.position))
         self.trips = np.concatenate((self.trips, other.trips))
+        self.last = np.concatenate((self.last, other.last))
         self.places = np.concatenate((self.places, other.places))
         self.over = np.concatenate((self.over, other.over))
         self.fresh = np.concatenate((self.fresh, other.fresh))
@@ -86,7 +97,7 @@ class Tally:
         """These rows, in this order."""
         index = np.asarray(order)
         self.spots = None
-        self.position, self.trips = self.position[index], self.trips[index]
+        self.position, self.trips, self.last = self.position[index], self.trips[index], self.last[index]
         self.places, self.over, self.fresh = self.places[index], self.over[index], self.fresh[index]
         self.any_over = bool(self.over.any())
         self.any_fresh = bool(self.fresh.any())

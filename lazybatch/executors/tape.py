@@ -67,6 +67,10 @@ class Tape:
         spots += positions & _LAST
         return spots
 
+    def turns_page(self, positions: Ints) -> bool:
+        """Whether any of these positions is the first on its page; the others lie right behind the position before."""
+        return bool(np.count_nonzero(positions & _LAST) < len(positions))
+
     def claim(self, places: Ints, positions: Ints) -> Ints:
         """`spots` for steps to write. A row's steps are claimed one after the other, from 0."""
         starts = (positions & _LAST) == 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lazybatch.executors.tally import Tally
-from lazybatch.executors.tape import Tape
+from lazybatch.executors.tally import NEVER, Tally
+from lazybatch.executors.tape import PAGE, Tape
 
 
 def tally(*trips: int) -> Tally:
@@ -16,17 +16,34 @@ def tally(*trips: int) -> Tally:
 def test_positions_grow_until_rows_are_over() -> None:
     """A row that is over stays at its last iteration while its mates go on, and is not over twice."""
     rows = tally(2, 4, 4)
-    for _ in range(2):
-        rows.end(rows.position + 1 >= rows.trips)
+    rows.end()
+    rows.end(rows.position >= rows.last)
     assert rows.position.tolist() == [1, 2, 2]
     assert rows.over.tolist() == [True, False, False]
     assert rows.any_over
     assert not rows.all_over
     rows.end(np.array([False, False, True]))
     assert rows.position.tolist() == [1, 3, 2]
+    rows.end()
+    assert rows.position.tolist() == [1, 4, 2]
     rows.end(np.array([False, True, False]))
-    assert rows.position.tolist() == [1, 3, 2]
+    assert rows.position.tolist() == [1, 4, 2]
     assert rows.all_over
+
+
+def test_spots_follow_positions() -> None:
+    """Found once and counted on, anew on each page and whenever rows move."""
+    rows = tally(*[3 * PAGE] * 4)
+    for step in range(2 * PAGE + 3):
+        assert rows.find_spots().tolist() == rows.tape.spots(rows.places, rows.position).tolist()
+        if step == PAGE + 5:
+            rows.keep([2, 3])
+        rows.end(np.array([True, False]) if step == 2 * PAGE else None)
+
+
+def test_the_most_a_row_may_make() -> None:
+    """Trips that are known, or the loop's maximum, whichever comes first."""
+    assert Tally(np.array([2, 9, NEVER], np.int64), Tape(), 5).last.tolist() == [1, 4, 4]
 
 
 def test_rows_move_with_all_that_is_known_of_them() -> None:
