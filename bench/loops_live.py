@@ -1,0 +1,368 @@
+"""A model with a loop, served live: whole batches, joining at every step, the paper's policy, and ours.
+
+Owns: measuring capacities, the interleaved runs, ratios against the targets, and simulated against live.
+Must not know: how rows join, what a model computes.
+
+Capacity of a policy is what it serves per second when there is always more than it can. Loads are shares of that of
+whole batches ("graph": a batch runs until its longest row is done) and of joining at every step ("continuous"). Every
+policy serves the same arrivals of the same rows, in turns, seed by seed, in one process. The rate that ours must still
+sustain is 1.5 times the largest that whole batches were run at, within the time that 99 % of theirs took there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import lazybatch as lb
+from bench.common import Report, parser, progress, progress_bar, progress_end, run_script
+from bench.live import Ends, ends, schedule, serve, warm
+from bench.programs import LOOPED, Looped, looped
+from bench.variants import Variant, variants
+from lazybatch.config import whole
+from lazybatch.core.lane import LaneSpec
+from lazybatch.core.latency import LatencyTable
+from lazybatch.core.request import Request
+from lazybatch.demo.load import Offer
+from lazybatch.errors import InvalidInput
+from lazybatch.lengths import Lengths, guesses_for, read_lengths
+from lazybatch.metrics import latency_summary
+from lazybatch.policies import make_policy
+from lazybatch.simulator import simulate
+from lazybatch.workload import poisson
+
+GRAPH, CONTINUOUS, OURS = "graph:0", "continuous", "lookahead"
+FASTER = {0.5: 2.0, 0.9: 4.0}
+"""How many times lower than whole batches' the mean must be, by load."""
+NEAR_CAPACITY, FASTER_THAN_CONTINUOUS = 0.95, 1.5
+SUSTAINED, MEET = 1.5, 0.99
+NOISE = 0.05
+"""By so much a live ratio may miss 1 and still be called equal."""
+WITHIN = 0.15
+WARM_UP = 0.1
+CAPACITY_BATCHES = 4
+"""Full batches that a capacity is measured with, of which the middle ones count: a multiple of four."""
+POOL = 256
+"""Different rows that a run draws from."""
+SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+EPILOG = f"""\
+models     {", ".join(LOOPED)}
+
+examples
+  python bench/loops_live.py --quick
+  python bench/loops_live.py --json out/bench/loops-gnmt.json
+  python bench/loops_live.py --model transformer --seconds 20 --json out/bench/loops-transformer.json
+  python bench/loops_live.py --model las --policy graph:0 continuous lookahead --json out/bench/loops-las.json
+
+status: 0 all targets are met, 1 one is not, 2 bad input
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all runs share. rows: the pool that requests are drawn from. sla_ns: what policies are told."""
+
+    subject: Looped
+    model: Any
+    table: LatencyTable
+    lengths: Lengths
+    rows: Sequence[Any]
+    rows_max: int
+    sla_ns: int
+
+    def batcher(self, one: Variant, sla_ns: int | None = None) -> lb.LazyBatcher:
+        """A batcher of its own for a run."""
+        return lb.LazyBatcher(
+            self.model,
+            table=self.table,
+            lengths=self.lengths,
+            sla=(sla_ns or self.sla_ns) / 1e9,
+            max_batch_size=self.rows_max,
+            queue_capacity=100_000,
+            **one.live(),
+        )
+
+    def lane(self) -> LaneSpec:
+        """The model as the scheduler sees it; the live batcher is given the same."""
+        graph = self.model.graph
+        return LaneSpec(
+            graph,
+            self.table,
+            self.rows_max,
+            queue_capacity=100_000,
+            sla_ns=self.sla_ns,
+            lengths=guesses_for(graph, self.lengths),
+        )
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser((__doc__ or "").split("\n")[0], EPILOG)
+    made.add_argument("--model", metavar="MODEL", help="(gnmt-short; with --quick gnmt-tiny)")
+    made.add_argument("--policy", nargs="+", metavar="P", default=[GRAPH, CONTINUOUS, "lazy", OURS])
+    made.add_argument("--load", nargs="+", type=float, metavar="L", help="shares of whole batches' capacity (0.5 0.9)")
+    made.add_argument("--load-continuous", nargs="+", type=float, metavar="L", help="shares of continuous' (0.95)")
+    made.add_argument("--max-batch-size", type=int, default=32, metavar="N", help="(%(default)s)")
+    made.add_argument("--sla-x", type=float, default=8.0, metavar="X", help="target in mean rows alone (%(default)s)")
+    made.add_argument("--seconds", type=float, metavar="S", help="length of a run (12)")
+    made.add_argument("--profile-seconds", type=float, metavar="S", help="before each seed (15)")
+    made.add_argument("--seeds", type=int, metavar="N", help="runs of each (3)")
+    return made
+
+
+def check(chosen: argparse.Namespace) -> None:
+    """Fill in defaults and refuse what cannot be. Raises `InvalidInput`."""
+    for name, usual, small in (
+        ("model", "gnmt-short", "gnmt-tiny"),
+        ("load", [0.5, 0.9], [0.5, 0.9]),
+        ("load_continuous", [NEAR_CAPACITY], [NEAR_CAPACITY]),
+        ("seconds", 12.0, 0.4),
+        ("profile_seconds", 15.0, 2.0),
+        ("seeds", 3, 1),
+    ):
+        if getattr(chosen, name) is None:
+            setattr(chosen, name, small if chosen.quick else usual)
+    whole("--seeds", chosen.seeds, 1, 1000)
+    whole("--max-batch-size", chosen.max_batch_size, 1, 4096)
+    for name in ("seconds", "sla_x", "profile_seconds"):
+        if not 0 < getattr(chosen, name) < 1e6:
+            raise InvalidInput(f"--{name.replace('_', '-')} must be positive, got {getattr(chosen, name)}")
+    for load in (*chosen.load, *chosen.load_continuous):
+        if not 0 < load < 1.5:
+            raise InvalidInput(f"a load must be above 0 and below 1.5, got {load}")
+
+
+def prepare(chosen: argparse.Namespace) -> Bench:
+    """Load the model, profile it, read the lengths that were seen."""
+    target = looped(chosen.model)
+    progress(f"{target.name}: loading")
+    model = target.load()
+    if not model.joinable:
+        raise InvalidInput(f"{target.name}: its rows cannot share a batch: {model.reason}")
+    rows = target.rows(POOL, seed=1)
+    table = profiled(model, rows, chosen)
+    lengths = read_lengths(target.lengths)
+    mean_ns = alone_ns(model, table, [guess.mean_trips for guess in guesses_for(model.graph, lengths) if guess])
+    return Bench(target, model, table, lengths, rows, chosen.max_batch_size, round(chosen.sla_x * mean_ns))
+
+
+def profiled(model: Any, rows: Sequence[Any], chosen: argparse.Namespace) -> LatencyTable:
+    """The model's latencies now; policies and simulations are told the same."""
+    progress(f"{model.name}: profiling")
+    most = chosen.max_batch_size
+    sizes = sorted({size for size in SIZES if size < most} | {most})
+    return lb.profile(model, sizes, budget_s=chosen.profile_seconds, inputs=rows[:most])
+
+
+def alone_ns(model: Any, table: LatencyTable, trips: Sequence[float]) -> float:
+    """A row alone on an idle machine, with so many iterations in each loop."""
+    times = [times_ns[0] for times_ns in table.median_ns]
+    loops = zip(model.graph.loops, trips, strict=True)
+    return sum(times) + sum((count - 1) * sum(times[loop.first : loop.stop]) for loop, count in loops)
+
+
+def capacity_rps(bench: Bench, one: Variant) -> float:
+    """Rows per second with a queue that never empties: the middle half of the rows by their ends."""
+    count = CAPACITY_BATCHES * bench.rows_max
+    offers = schedule(bench.model.name, bench.rows, range(count), seed=0)
+    with bench.batcher(one) as batcher:
+        warm(batcher, bench.rows, bench.rows_max)
+        calls = serve(batcher, offers)
+    done = sorted(call.done_ns for call in calls if call.latency_ns is not None and call.done_ns is not None)
+    if len(done) < count:
+        raise InvalidInput(f"{bench.subject.name}: {count - len(done)} of {count} calls failed under {one.title}")
+    first, last = count // 4 - 1, 3 * count // 4 - 1
+    return (last - first) * 1e9 / (done[last] - done[first])
+
+
+def run(bench: Bench, one: Variant, offers: Sequence[Offer], sla_ns: int | None = None) -> tuple[Ends, float]:
+    """One run through a batcher of its own, warmed up; how calls ended, and mean rows of an iteration."""
+    with bench.batcher(one, sla_ns) as batcher:
+        warm(batcher, bench.rows, bench.rows_max)
+        before = batcher.stats()
+        outcome = ends(serve(batcher, offers))
+        after = batcher.stats()
+    steps = after.steps - before.steps
+    return outcome, (after.iterations - before.iterations) / steps if steps else 0.0
+
+
+def simulated_ns(bench: Bench, one: Variant, offers: Sequence[Offer], submit_ns: Sequence[int]) -> list[int]:
+    """Latencies in virtual time of the same rows, submitted when they really were, in their order."""
+    name, lane = bench.model.name, bench.lane()
+    trace, trips = [], {}
+    for number, (one_offer, at_ns) in enumerate(zip(offers, submit_ns, strict=True)):
+        admitted = bench.model.admit(one_offer.row)
+        trace.append(
+            Request(number, name, at_ns, at_ns + bench.sla_ns, admitted.signature, admitted.size, trips=admitted.trips)
+        )
+        trips[number] = bench.subject.trips(one_offer.row)
+    result = simulate([lane], make_policy(one.policy, [lane]), trace, trips=trips)
+    return [result.latencies_ns[number] for number in range(len(offers))]
+
+
+def row_of(bench: Bench, one: Variant, cell: Mapping[str, Any], offers: Sequence[Offer]) -> dict[str, Any]:
+    """One run, live and simulated."""
+    outcome, mean_rows = run(bench, one, offers)
+    first = int(WARM_UP * len(offers))
+    kept = [ns for ns in outcome.latencies_ns[first:] if ns is not None]
+    if not kept:
+        raise InvalidInput("a run answered no call at all: give it more --seconds, or less load")
+    simulated = simulated_ns(bench, one, offers, outcome.submit_ns)[first:]
+    return {
+        "what": "run",
+        "model": bench.subject.name,
+        "policy": one.title,
+        **cell,
+        "requests": len(offers),
+        "failed": outcome.failed + outcome.refused,
+        "sla_met": sum(ns <= bench.sla_ns for ns in kept) / (len(offers) - first),
+        "mean_rows": mean_rows,
+        "latencies_ms": [round(ns / 1e6, 3) for ns in kept],
+        "simulated_ms": [round(ns / 1e6, 3) for ns in simulated],
+        "submit_lag_p99_ms": outcome.lag_p99_ms,
+    }
+
+
+def offers_at(bench: Bench, rate_rps: float, seconds: float, seed: int) -> list[Offer]:
+    """The arrivals and rows of one seed; the same for every policy."""
+    arrivals_ns = poisson(rate_rps, max(20, round(rate_rps * seconds)), seed)
+    return schedule(bench.model.name, bench.rows, arrivals_ns, seed)
+
+
+def sustained(bench: Bench, report: Report, chosen: argparse.Namespace, rate_rps: float) -> None:
+    """Ours at 1.5 times the largest rate whole batches were run at, against the time they took there."""
+    theirs = [row for row in report.rows if row["what"] == "run" and row["policy"] == GRAPH]
+    highest = [row for row in theirs if row["load_of"] == "graph" and row["load"] == max(chosen.load)]
+    sla_ns = round(1e6 * _summary([row["latencies_ms"] for row in highest])["p99"])
+    ours = variants([OURS])[0]
+    met: list[float] = []
+    for seed in range(1, chosen.seeds + 1):
+        progress_bar(seed - 1, chosen.seeds, "sustained rate")
+        offers = offers_at(bench, SUSTAINED * rate_rps, chosen.seconds, seed)
+        outcome, _ = run(bench, ours, offers, sla_ns)
+        kept = outcome.latencies_ns[int(WARM_UP * len(offers)) :]
+        met.append(sum(ns is not None and ns <= sla_ns for ns in kept) / len(kept))
+    report.rows.append({"what": "sustained", "rate_rps": SUSTAINED * rate_rps, "sla_ms": sla_ns / 1e6, "met": met})
+    report.at_least(f"met_at_{SUSTAINED:g}_times_the_rate", statistics.fmean(met), MEET)
+
+
+def judge(report: Report) -> None:
+    """Ratios of pooled latencies per load, and simulated over live."""
+    runs = [row for row in report.rows if row["what"] == "run"]
+    cells = list(dict.fromkeys((row["load_of"], row["load"]) for row in runs))
+    for load_of, load in cells:
+        pooled: dict[str, list[dict[str, Any]]] = {}
+        for row in runs:
+            if (row["load_of"], row["load"]) == (load_of, load):
+                pooled.setdefault(row["policy"], []).append(row)
+        found = {title: _compared(title, mine, load_of, load) for title, mine in pooled.items()}
+        report.rows += found.values()
+        name = f"{load:g} of {load_of}"
+        for title, row in found.items():
+            report.at_most(f"simulated_mean_off/{title}/{name}", abs(row["simulated_over_live_mean"] - 1), WITHIN)
+        _figures(report, found, load_of, load, name)
+    failed = sum(row["failed"] for row in runs)
+    report.figure("failed_calls", failed, "0", failed == 0)
+
+
+def _compared(title: str, mine: Sequence[dict[str, Any]], load_of: str, load: float) -> dict[str, Any]:
+    live, simulated = (_summary([row[key] for row in mine]) for key in ("latencies_ms", "simulated_ms"))
+    return {
+        "what": "comparison",
+        "policy": title,
+        "load_of": load_of,
+        "load": load,
+        "mean_ms": live["mean"],
+        "p99_ms": live["p99"],
+        "mean_ms_by_seed": [statistics.fmean(row["latencies_ms"]) for row in mine],
+        "sla_met": statistics.fmean(row["sla_met"] for row in mine),
+        "mean_rows": statistics.fmean(row["mean_rows"] for row in mine),
+        "simulated_over_live_mean": simulated["mean"] / live["mean"],
+        "simulated_over_live_p99": simulated["p99"] / live["p99"],
+    }
+
+
+def _figures(report: Report, found: Mapping[str, dict[str, Any]], load_of: str, load: float, name: str) -> None:
+    ours, graph, continuous = (found.get(title) for title in (OURS, GRAPH, CONTINUOUS))
+    if ours is None:
+        return
+    if graph is not None and load_of == "graph":
+        if load in FASTER:
+            report.at_least(f"mean_graph_over_ours/{name}", graph["mean_ms"] / ours["mean_ms"], FASTER[load])
+        report.at_most(f"p99_over_graph/{name}", ours["p99_ms"] / graph["p99_ms"], 1 + NOISE)
+    if continuous is not None:
+        report.at_most(f"mean_over_continuous/{name}", ours["mean_ms"] / continuous["mean_ms"], 1 + NOISE)
+        report.at_most(f"p99_over_continuous/{name}", ours["p99_ms"] / continuous["p99_ms"], 1 + NOISE)
+        if load_of == CONTINUOUS and load == NEAR_CAPACITY:
+            gain = continuous["mean_ms"] / ours["mean_ms"]
+            report.at_least(f"mean_continuous_over_ours/{name}", gain, FASTER_THAN_CONTINUOUS)
+
+
+def _summary(several_ms: Sequence[Sequence[float]]) -> dict[str, float]:
+    summary = latency_summary([round(ms * 1e6) for values in several_ms for ms in values]).as_ms()
+    return {key: float(summary[f"{key}_ms"] or 0.0) for key in ("mean", "p99")}
+
+
+def show(report: Report, bench: Bench) -> None:
+    """What was measured, a line per policy and load."""
+    graph = bench.model.graph
+    steps = ", ".join(f"{loop.name} {loop.stop - loop.first} nodes" for loop in graph.loops)
+    print(f"{bench.subject.name}: {len(graph)} nodes ({steps}), SLA {bench.sla_ns / 1e6:.0f} ms")
+    for row in report.rows:
+        if row["what"] == "capacity":
+            print(f"capacity of {row['policy']}: {row['rps']:.2f} rows/s")
+    print(f"{'load':20}{'policy':14}{'mean ms':>10}{'p99 ms':>10}{'SLA met':>9}{'rows':>7}{'sim mean':>10}{'p99':>7}")
+    for row in report.rows:
+        if row["what"] == "comparison":
+            load = f"{row['load']:g} of {row['load_of']}"
+            print(
+                f"{load:20}{row['policy']:14}{row['mean_ms']:>10.1f}{row['p99_ms']:>10.1f}{row['sla_met']:>9.3f}"
+                f"{row['mean_rows']:>7.2f}{row['simulated_over_live_mean']:>10.3f}"
+                f"{row['simulated_over_live_p99']:>7.3f}"
+            )
+
+
+def main(chosen: argparse.Namespace) -> int:
+    """Measure capacities, serve all loads under all policies in turn, compare, report."""
+    check(chosen)
+    compared = variants(chosen.policy)
+    report = Report("bench/loops_live.py", settings=vars(chosen))
+    bench = prepare(chosen)
+    capacities = {}
+    for load_of, title, loads in (("graph", GRAPH, chosen.load), (CONTINUOUS, CONTINUOUS, chosen.load_continuous)):
+        if loads:
+            progress(f"capacity of {title}")
+            capacities[load_of] = capacity_rps(bench, variants([title])[0])
+            report.rows.append({"what": "capacity", "policy": title, "rps": capacities[load_of]})
+    cells = [("graph", load) for load in chosen.load] + [(CONTINUOUS, load) for load in chosen.load_continuous]
+    done, total = 0, chosen.seeds * len(cells) * len(compared)
+    for seed in range(1, chosen.seeds + 1):
+        if seed > 1:  # the machine may have changed its pace
+            bench = replace(bench, table=profiled(bench.model, bench.rows, chosen))
+        for place, (load_of, load) in enumerate(cells):
+            rate_rps = load * capacities[load_of]
+            offers = offers_at(bench, rate_rps, chosen.seconds, seed)
+            cell = {"load_of": load_of, "load": load, "rate_rps": rate_rps, "seed": seed}
+            shift = (seed + place) % len(compared)
+            for one in compared[shift:] + compared[:shift]:
+                progress_bar(done, total, f"{one.title} at {load:g} of {load_of}, seed {seed}")
+                report.rows.append(row_of(bench, one, cell, offers))
+                done += 1
+    judge(report)
+    titles = {one.title for one in compared}
+    if chosen.load and {GRAPH, OURS} <= titles:
+        sustained(bench, report, chosen, max(chosen.load) * capacities["graph"])
+    progress_end()
+    show(report, bench)
+    return report.finish(chosen.json)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main, options().parse_args()))
