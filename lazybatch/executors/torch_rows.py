@@ -139,7 +139,7 @@ class TorchStore:
         """
         values, carried = state.values, self._cycle.carried
         kept = {name: values[name] for name in self._moved[0] if name not in carried}
-        grown = {kept[name].untyped_storage().data_ptr() for name in self._cycle.grown if name in kept}
+        spans = [_span(kept[name]) for name in self._cycle.grown if name in kept]
         for name, output in carried.items():
             if name not in self._moved[0]:
                 continue
@@ -151,7 +151,8 @@ class TorchStore:
                     f"but {output!r}, which it is in the next iteration, has {list(value.shape)}"
                 )
             # What shows the memory of something that grows would change with it.
-            kept[name] = value.clone() if grown and value.untyped_storage().data_ptr() in grown else value
+            shows = spans and any(start <= value.data_ptr() < end for start, end in spans)
+            kept[name] = value.clone() if shows else value
         state.values = kept
 
     def feed(self, state: TorchBatch, name: str, values: NDArray[Any]) -> None:
@@ -185,19 +186,23 @@ class TorchStore:
 
         Raises `ExecutionError` for a slice of the wrong shape.
         """
-        target = self._by_row(state, name).movedim(growth.axis + 1, 1)
-        slices = self._by_row(state, growth.slice, name)
-        if slices.shape[1:] != target.shape[2:]:
+        target, slices = self._by_row(state, name), self._by_row(state, growth.slice, name)
+        want = target.shape[1 : growth.axis + 1] + target.shape[growth.axis + 2 :]
+        if slices.shape[1:] != want:
             raise ExecutionError(
-                f"state {name!r} takes slices of the shape {list(target.shape[2:])}, but {growth.slice!r} has the "
-                f"shape {list(slices.shape[1:])} per row"
+                f"state {name!r} takes slices of the shape {list(want)}, but {growth.slice!r} has the shape "
+                f"{list(slices.shape[1:])} per row"
             )
         if rows is None:
             rows = np.arange(len(positions))
+        if target.device.type == "cpu" and target.dtype is not torch.bfloat16:  # the same memory, with less ado
+            np.moveaxis(target.numpy(), growth.axis + 1, 1)[rows, positions] = slices.numpy()[rows]
+            return
         with torch.inference_mode():
             index = torch.from_numpy(rows).to(target.device)
             # Positions are counted on by their owner while a device may still be reading: it gets its own.
-            target[index, torch.tensor(positions, device=target.device)] = slices[index]
+            where = torch.tensor(positions, device=target.device)
+            target.movedim(growth.axis + 1, 1)[index, where] = slices[index]
 
     def _by_row(self, state: TorchBatch, name: str, like: str | None = None) -> Tensor:
         """A tensor with the executed rows on the first axis, as a view."""
@@ -232,6 +237,12 @@ class TorchStore:
         if copied:
             room[have : have + more] = small.room[name][:more]
         large.values[name] = room[: have + more]
+
+
+def _span(value: Tensor) -> tuple[int, int]:
+    """Where a tensor that steps through all of its memory lies: the first byte, and the one behind the last."""
+    start = value.data_ptr()
+    return start, start + value.nbytes
 
 
 def _at(shape: tuple[int, ...], axis: int | None, rows: int) -> tuple[int, ...]:
