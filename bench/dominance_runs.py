@@ -13,7 +13,7 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from bench.laboratory import Profile, profile
 from lazybatch.controls import cached_control
 from lazybatch.core import policies
-from lazybatch.core.control import Control, Solution
+from lazybatch.core.arrival_rate import ArrivalRate
+from lazybatch.core.control import Control
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
@@ -42,15 +43,24 @@ BURST_REQUESTS, BURST_FACTOR, BURST_SHARE = 40, 4.0, 0.1
 """A burst brings about so many requests, at so many times the mean rate, and takes so much of the time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Misjudged(Control):
-    """A control that takes every arrival rate for ``factor`` times what it is."""
+class Misjudged(ArrivalRate):
+    """An estimate that is ``factor`` times the arrival rate."""
 
-    factor: float = 1.0
+    __slots__ = ("factor",)
 
-    def at(self, rate_per_ns: float) -> Solution:
-        """The solution of the misjudged rate."""
-        return Control.at(self, rate_per_ns * self.factor)
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def per_ns(self, now: int) -> float | None:
+        """The misjudged rate."""
+        rate = super().per_ns(now)
+        return None if rate is None else rate * self.factor
+
+    def recent_per_ns(self, now: int) -> float | None:
+        """The misjudged rate of the last few arrivals."""
+        rate = super().recent_per_ns(now)
+        return None if rate is None else rate * self.factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +117,7 @@ def policy_of(name: str, made: Profile) -> Policy:
     if name == OURS:
         return Lookahead({model: control(made.name)})
     if name in (FAST, SLOW):
-        exact = control(made.name)
-        factor = 2.0 if name == FAST else 0.5
-        return Lookahead({model: Misjudged(model, exact.rows_max, exact.capacity_per_ns, exact.solutions, factor)})
+        return Lookahead({model: control(made.name)}, rates=partial(Misjudged, 2.0 if name == FAST else 0.5))
     return policies.by_name(name)
 
 

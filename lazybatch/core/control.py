@@ -15,6 +15,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+
+DOUBT = 1.15
+"""A rate may be so many times lower than mean latencies make it seem before they are believed more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,13 @@ class Control:
     capacity_per_ns: float
     solutions: tuple[Solution, ...]
     rates_per_ns: tuple[float, ...] = field(init=False, repr=False)
+    _latencies_ns: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rates_per_ns", tuple(solution.rate_per_ns for solution in self.solutions))
+        # Where rows wait for company, a higher rate can mean less latency: what a lower rate exceeds is no evidence.
+        latencies_ns = tuple(accumulate((solution.mean_latency_ns for solution in self.solutions), max))
+        object.__setattr__(self, "_latencies_ns", latencies_ns)
 
     def at(self, rate_per_ns: float) -> Solution:
         """The solution of the nearest rate of the grid (by ratio)."""
@@ -84,3 +92,19 @@ class Control:
         if i == len(solutions):
             return solutions[-1]
         return solutions[i - 1] if rate_per_ns * rate_per_ns <= rates[i - 1] * rates[i] else solutions[i]
+
+    def agreeing(self, solution: Solution, latency_ns: float) -> Solution:
+        """What is left of an estimated rate once it is known how long rows take on average.
+
+        Returns the solution nearest to the given one whose rate is not above the one at which they would take so long,
+        and not more than `DOUBT` times below it.
+        """
+        rates_per_ns, latencies_ns = self.rates_per_ns, self._latencies_ns
+        i = bisect_right(latencies_ns, latency_ns)
+        likely_per_ns = rates_per_ns[min(i, len(rates_per_ns) - 1)]
+        if 0 < i < len(rates_per_ns):
+            share = (latency_ns - latencies_ns[i - 1]) / (latencies_ns[i] - latencies_ns[i - 1])
+            likely_per_ns -= (likely_per_ns - rates_per_ns[i - 1]) * (1 - share)
+        if solution.rate_per_ns > likely_per_ns:
+            return self.at(likely_per_ns)
+        return solution if solution.rate_per_ns * DOUBT >= likely_per_ns else self.at(likely_per_ns / DOUBT)

@@ -15,6 +15,7 @@ from bench.common import Report
 from bench.dominance_cells import Cell, add_figures, cells_of, markdown, worst
 from bench.dominance_runs import FAST, OURS, SLOW, Misjudged, Spot, names_for, never_preempts
 from bench.laboratory import profile
+from lazybatch.core.arrival_rate import ArrivalRate
 from lazybatch.errors import InvalidInput
 
 
@@ -49,12 +50,14 @@ def test_a_spot_has_a_row_per_policy_and_target() -> None:
 
 
 def test_a_misjudged_rate_is_off_by_the_factor() -> None:
-    """At a true rate, the solution is the one an honest control has for double that rate."""
-    exact = runs.control("half")
-    wrong = Misjudged(exact.model, exact.rows_max, exact.capacity_per_ns, exact.solutions, 2.0)
-    rate = 0.2 * exact.capacity_per_ns
-    assert wrong.at(rate) is exact.at(2 * rate)
-    assert wrong.at(rate) is not exact.at(rate)
+    """Twice what an honest estimate says, of the mean and of the last few arrivals; nothing where that is nothing."""
+    exact, wrong = ArrivalRate(), Misjudged(2.0)
+    assert (wrong.per_ns(0), wrong.recent_per_ns(0)) == (None, None)
+    for at_ns in (0, 100, 300):
+        exact.arrived(at_ns)
+        wrong.arrived(at_ns)
+    assert wrong.per_ns(300) == 2 * (exact.per_ns(300) or 0.0) == 2 / 150
+    assert wrong.recent_per_ns(300) == 2 * (exact.recent_per_ns(300) or 0.0) == 2 / 150
 
 
 def _row(policy: str, means: list[float], p99: float, late: float, **cell: Any) -> dict[str, Any]:

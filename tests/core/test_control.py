@@ -106,3 +106,39 @@ def test_no_other_rate_is_nearer(rate: float) -> None:
         return max(rate, 1e-300) / other if rate > other else other / max(rate, 1e-300)
 
     assert off(found) <= min(off(other) for other in SOLVED.rates_per_ns) * (1 + 1e-12)
+
+
+class TestAgreeing:
+    """What is left of a rate once it is known how long rows take."""
+
+    def at(self, rate: float, latency_ns: float) -> float:
+        """The rate that is left, of a control for rates 1, 2, 4, 8 at which rows take 10, 12, 20, 60."""
+        solutions = tuple(
+            solution(rate, rate * mean_ns) for rate, mean_ns in ((1.0, 10.0), (2.0, 12.0), (4.0, 20.0), (8.0, 60.0))
+        )
+        made = Control("m", 2, 10.0, solutions)
+        return made.agreeing(made.at(rate), latency_ns).rate_per_ns
+
+    @pytest.mark.parametrize("rate", [1.0, 2.0, 4.0, 8.0])
+    def test_what_agrees_stays(self, rate: float) -> None:
+        """Rows take as long as the rate lets expect."""
+        assert self.at(rate, {1.0: 10.0, 2.0: 12.0, 4.0: 20.0, 8.0: 60.0}[rate]) == rate
+
+    @pytest.mark.parametrize(("latency_ns", "left"), [(9.0, 1.0), (11.0, 2.0), (12.0, 2.0), (19.0, 4.0), (59.0, 8.0)])
+    def test_a_rate_that_lets_rows_take_longer_is_lowered(self, latency_ns: float, left: float) -> None:
+        """From 8 to the grid's nearest to the one at which they take so long, between two in proportion."""
+        assert self.at(8.0, latency_ns) == left
+
+    @pytest.mark.parametrize(("latency_ns", "left"), [(10.0, 1.0), (11.0, 1.0), (20.0, 4.0), (60.0, 8.0), (1e9, 8.0)])
+    def test_a_rate_that_lets_rows_take_less_is_raised(self, latency_ns: float, left: float) -> None:
+        """From 1, to not quite the rate at which they take so long: what is close to it stays."""
+        assert self.at(1.0, latency_ns) == left
+
+    def test_longer_latencies_at_lower_rates_are_no_evidence(self) -> None:
+        """Where rows wait for company a low rate may mean 30, a higher one 20: 25 does not speak against either."""
+        solutions = tuple(
+            solution(rate, rate * mean_ns) for rate, mean_ns in ((1.0, 30.0), (2.0, 20.0), (4.0, 40.0), (8.0, 90.0))
+        )
+        made = Control("m", 2, 10.0, solutions)
+        assert made.agreeing(made.at(1.0), 25.0).rate_per_ns == 1.0
+        assert made.agreeing(made.at(2.0), 40.0).rate_per_ns == 4.0

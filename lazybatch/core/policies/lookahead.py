@@ -22,9 +22,10 @@ than `ROUNDS` times what it takes to serve everyone once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from lazybatch.core.arrival_rate import ArrivalRate
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.control import Control
 from lazybatch.core.infq import Alone
@@ -66,13 +67,20 @@ class Lookahead:
     """One-step lookahead over the solved graph-level control. See the module's text.
 
     controls: one per model, from `lazybatch.solver.solve`. loops: by model, one per loop, from `lazybatch.loop_solver`;
-    models that are left out are served by a rule of thumb. One object serves one scheduler: it learns arrival rates.
+    models that are left out are served by a rule of thumb. rates: makes the estimate of a model's arrival rate. One
+    object serves one scheduler: it learns from what arrives and ends.
     """
 
     needs_table = True
 
-    def __init__(self, controls: Mapping[str, Control], loops: LoopControls | None = None) -> None:
-        self._prospect = Prospect(controls)
+    def __init__(
+        self,
+        controls: Mapping[str, Control],
+        loops: LoopControls | None = None,
+        *,
+        rates: Callable[[], ArrivalRate] = ArrivalRate,
+    ) -> None:
+        self._prospect = Prospect(controls, rates)
         self._joining = Joining(loops or {})
         self._levels = False
         self._news: set[str] = set()

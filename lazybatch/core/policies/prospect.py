@@ -7,9 +7,10 @@ Must not know: what is in flight, which alternatives there are.
 What a model leaves behind is worth what its control says: during a time T, left T + rate T^2 / 2 row-time pass, and
 E[h(left + arrivals)] - gain T follows (the relative value of a semi-Markov decision process; see `core.control`).
 
-The control is that of the mean rate, or of the last few arrivals where they came faster, but of no more than
-`BURST_LOAD`: at low loads a burst is worth batching for, at high ones running after every cluster costs more than it
-gains.
+The control is that of the mean rate. How long rows really take is a second opinion on it, right where the first is
+most needed: close to saturation, where latencies tell loads apart best. The last few arrivals count where they came
+faster, but for no more than `BURST_LOAD`: at low loads a burst is worth batching for, at high ones running after every
+cluster costs more than it gains.
 
 Deadlines: a row that ends late costs a price, the less the more the processor is loaded, because there every moment
 that is spent on saving one row makes others late. With several models the price is the same for all of them, so that
@@ -25,7 +26,7 @@ one, nor is its batching judged as if the others were not there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from typing import NamedTuple
 
@@ -51,8 +52,8 @@ DEADLINES_SEEN = 32
 BURST_LOAD = 0.6
 """The load up to which arrivals that come faster than the mean count as the rate."""
 _SPARE_MIN = 0.1
-_LATENCIES = 512
-"""The mean latency that was seen is taken over about so many rows."""
+_LATENCIES, _LATENCIES_MIN = 512, 32
+"""The mean latency that was seen is taken over about so many rows; it corrects the rate once it is of so many."""
 _SHARE_MIN = 0.1
 """A model is never valued as if it had less of the processor, however rarely it is asked for."""
 
@@ -77,9 +78,9 @@ class Left(NamedTuple):
 class Prospect:
     """What lies ahead of all lanes. `look` brings it up to the present moment; everything else reads."""
 
-    def __init__(self, controls: Mapping[str, Control]) -> None:
+    def __init__(self, controls: Mapping[str, Control], rates: Callable[[], ArrivalRate] = ArrivalRate) -> None:
         self._controls = controls
-        self._rates = {model: ArrivalRate() for model in controls}
+        self._rates = {model: rates() for model in controls}
         self.sla_ns: dict[str, int] = {}
         self.late_price_ns: dict[str, float] = {}
         self.tail_from_ns: dict[str, float] = {}
@@ -109,11 +110,18 @@ class Prospect:
         if len(lanes) == 1:  # the same as below with a share of 1, on the path of most decisions
             lane = lanes[0]
             control, arrivals = self._controls[lane.model], self._rates[lane.model]
-            mean, recent = arrivals.per_ns(now) or 0.0, arrivals.recent_per_ns(now) or 0.0
-            solution = control.at(max(mean, min(recent, BURST_LOAD * control.capacity_per_ns)))
+            rate = arrivals.per_ns(now) or 0.0
             for model, sla_ns in self.sla_ns.items():
-                spare = max(_SPARE_MIN, 1.0 - mean / control.capacity_per_ns)
+                spare = max(_SPARE_MIN, 1.0 - rate / control.capacity_per_ns)
                 self.late_price_ns[model] = LATE_WEIGHT * spare * sla_ns
+            solution = control.at(rate)
+            count, seen_ns = self._seen.get(lane.model, (0, 0.0))
+            if count >= _LATENCIES_MIN:
+                solution = control.agreeing(solution, seen_ns)
+            recent_per_ns = arrivals.recent_per_ns(now) or 0.0
+            burst = control.at(min(recent_per_ns, BURST_LOAD * control.capacity_per_ns))
+            if burst.rate_per_ns > solution.rate_per_ns:
+                solution = burst
             self.tail_from_ns[lane.model] = TAIL_FROM * solution.mean_latency_ns
             self.left[lane.model] = self._left(lane, solution, 1.0, now)
             return

@@ -6,11 +6,13 @@ four, 240 for eight; the policy has seen three tenths of the capacity of one row
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from copy import copy
 from typing import Any
 
 import pytest
 
+from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies import Choice, GraphBatching, Serial, View
@@ -447,23 +449,28 @@ class TestRank:
 
 
 class Forgetful:
-    """A lookahead that remembers the arrivals alone, so that every decision is made afresh."""
+    """A lookahead that remembers arrivals and ends alone, so that every decision is made afresh."""
 
     needs_table = True
 
     def __init__(self, of: LaneSpec) -> None:
         self.of = of
-        self.seen: list[Request] = []
+        self.seen: list[Callable[[Lookahead], None]] = []
 
     def arrived(self, request: Request) -> None:
         """Remember it."""
-        self.seen.append(request)
+        self.seen.append(lambda fresh: fresh.arrived(request))
+
+    def completed(self, sub_batch: SubBatch, now: int) -> None:
+        """Remember it."""
+        ended = copy(sub_batch)
+        self.seen.append(lambda fresh: fresh.completed(ended, now))
 
     def decide(self, view: View, now: int) -> Choice:
         """As somebody who was told everything and decides for the first time."""
         fresh: Lookahead = lookahead(self.of)
-        for request in self.seen:
-            fresh.arrived(request)
+        for tell in self.seen:
+            tell(fresh)
         return fresh.decide(view, now)
 
 

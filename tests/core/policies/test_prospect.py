@@ -97,6 +97,19 @@ class TestOneModel:
         prospect.look([m], now)
         assert prospect.left["m"].solution == control().at(taken * CAPACITY)
 
+    @pytest.mark.parametrize("load", [0.1, 0.95])
+    def test_how_long_rows_take_corrects_the_rate(self, load: float) -> None:
+        """Told a tenth or nearly all, rows take as long as at three quarters: that is about the rate then."""
+        m, prospect = lane(), Prospect({"m": control()})
+        now = arrive(prospect, m, load)
+        mean_ns = round(control().at(0.75 * CAPACITY).mean_latency_ns)
+        for rows in (31, 1):
+            prospect.look([m], now)
+            assert prospect.left["m"].solution == control().at(load * CAPACITY), "too few to tell"
+            prospect.completed("m", [row(k, now - mean_ns) for k in range(rows)], now)
+        prospect.look([m], now)
+        assert 0.65 <= prospect.left["m"].solution.rate_per_ns / CAPACITY <= 0.76
+
     @pytest.mark.parametrize("load", [0.05, 0.3, 0.6, 0.9])
     @pytest.mark.parametrize("waiting", [1, 2, 3, 4, 7, 11])
     def test_what_the_control_advises_costs_least(self, load: float, waiting: int) -> None:
