@@ -73,7 +73,7 @@ class ProgramExecutor:
         if sub_batch in self._at or not rows or len(rows) > self._capacity:
             raise InvariantError(f"sub-batch {sub_batch} opened twice, empty, or with {len(rows)} rows")
         travellers = {request: Traveller(row.values, self._loops) for request, row in rows.items()}
-        self._stages[0].open(sub_batch, travellers, padded_rows)
+        self._enter(0, sub_batch, travellers, padded_rows)
         self._at[sub_batch] = 0
         self._rows.update(travellers)
 
@@ -106,12 +106,13 @@ class ProgramExecutor:
         if number + 1 == len(self._stages) or not stage.ended(sub_batch):
             return
         stage.finish(sub_batch, self._rows)
-        self._enter(number + 1, sub_batch, stage.requests(sub_batch), stage.rows(sub_batch))
+        travellers = {request: self._rows[request] for request in stage.requests(sub_batch)}
+        self._enter(number + 1, sub_batch, travellers, stage.rows(sub_batch))
         stage.end(sub_batch)
         self._at[sub_batch] = number + 1
 
-    def _enter(self, number: int, sub_batch: int, requests: Sequence[int], padded_rows: int) -> None:
-        travellers = {request: self._rows[request] for request in requests}
+    def _enter(self, number: int, sub_batch: int, travellers: Mapping[int, Traveller], padded_rows: int) -> None:
+        """Rows come to a stage, all of them or none."""
         try:
             self._stages[number].open(sub_batch, travellers, padded_rows)
         except BaseException:
@@ -142,7 +143,7 @@ class ProgramExecutor:
         number = self._over(sub_batch, requests)
         if number + 1 == len(self._stages) or target in self._at:
             raise InvariantError(f"sub-batch {sub_batch}: nothing follows its loop, or {target} is in use")
-        self._enter(number + 1, target, list(requests), len(requests))
+        self._enter(number + 1, target, {request: self._rows[request] for request in requests}, len(requests))
         self._at[target] = number + 1
         self._stages[number].evict(sub_batch, requests)
 
