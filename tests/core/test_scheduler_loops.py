@@ -362,12 +362,14 @@ def schedulers(draw: st.DrawFn) -> Scheduler:
 
 @st.composite
 def lookaheads(draw: st.DrawFn, lanes: list[LaneSpec]) -> Lookahead:
-    """The default policy with any thresholds."""
+    """The default policy with any thresholds, or none for some of the models."""
     loops = {}
     for spec in lanes:
         needed = draw(st.lists(st.sampled_from([1, 1, 2, 3, NEVER]), min_size=1, max_size=5))
         control = LoopControl(spec.graph.model, "loop", (1e-3,), (tuple(needed),), (0.0,))
         loops[spec.graph.model] = [None if loop.same_iteration else control for loop in spec.graph.loops]
+    for model in draw(st.sets(st.sampled_from(sorted(loops)))):
+        del loops[model]  # served by the rule of thumb
     return Lookahead({spec.graph.model: solved(spec) for spec in lanes}, loops)
 
 
