@@ -7,8 +7,8 @@ Must not know: executors; nothing is executed, steps take no time but the schedu
 
 An LSTM decoder of at most 64 rows is offered more than it can serve, so that the loop is full, rows leave and others
 come in at almost every step, and somebody always waits. Steps of at least 48 rows count. A target that about half of
-all rows miss makes every decision look at deadlines; one that all make must not cost more. The thread's own processor time is measured, so that a
-busy machine disturbs less; caches and clock rates still differ there.
+all rows miss makes every decision look at deadlines; one that all make must not cost more. The thread's own processor
+time is measured, so that a busy machine disturbs less; caches and clock rates still differ there.
 """
 
 from __future__ import annotations

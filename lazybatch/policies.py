@@ -58,8 +58,8 @@ def make_policy(policy: str | Policy, lanes: Sequence[LaneSpec], **options: Any)
     """A policy for these lanes. A policy given as an object is returned as it is.
 
     options: of the policy's constructor, for example ``window_ns`` of "graph". For "lookahead", each lane's control is
-    taken from the cache, or solved (0.2 s for a maximum batch of 16, 0.4 s for 64; that of a loop 0.2 s for 8 rows, 2 to 5 s
-    for 64) and kept there.
+    taken from the cache, or solved (0.2 s for a maximum batch of 16, 0.4 s for 64; that of a loop 0.2 s for 8 rows,
+    2 to 5 s for 64) and kept there.
     Where rows of some lanes may ride in batches of wider ones, a policy of `RIDDEN` is made a `Riding` one.
     Raises `InvalidInput` for an unknown policy, options it does not take, or a lane without the table it needs.
     """
