@@ -45,7 +45,7 @@ def test_how_many_iterations() -> None:
     assert iterations("s", loop({}, None), row) == NEVER
     row.tensors[SPOKEN] = np.zeros((2, 1))
     with pytest.raises(
-        ExecutionError, match=r"input 'x' of each iteration: 'speaker\.spoken' has 2 entries, .* makes 3"
+        ExecutionError, match=r"'speaker\.spoken' has 2 entries, .* makes 3"
     ):
         iterations("s", loop({"x": SPOKEN}, number, by_value=True), row)
     assert iterations("s", loop({"x": SPOKEN}, number, by_value=True, most=2), row) == 3
