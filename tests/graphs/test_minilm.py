@@ -21,28 +21,10 @@ from tests.engine.kit import LONG_S, accounts
 from tests.graphs.plain_bert import sentence
 from tests.serving import flat_table
 
-WORDS = [
-    "a",
-    "the",
-    "man",
-    "woman",
-    "food",
-    "bread",
-    "music",
-    "guitar",
-    "horse",
-    "field",
-    "city",
-    "rains",
-    "slowly",
-    "eats",
-    "plays",
-    "reads",
-    "near",
-    "old",
-    "very",
-    "not",
-]
+WORDS = (
+    "a", "the", "man", "woman", "food", "bread", "music", "guitar", "horse", "field",
+    "city", "rains", "slowly", "eats", "plays", "reads", "near", "old", "very", "not",
+)  # fmt: skip
 TO = (8, 16, 32)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
