@@ -111,7 +111,7 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--load-continuous", nargs="+", type=float, metavar="L", help="shares of continuous' (0.95)")
     made.add_argument("--max-batch-size", type=int, default=32, metavar="N", help="(%(default)s)")
     made.add_argument("--sla-x", type=float, default=8.0, metavar="X", help="target in mean rows alone (%(default)s)")
-    made.add_argument("--seconds", type=float, metavar="S", help="length of a run (12)")
+    made.add_argument("--seconds", type=float, metavar="S", help="length of a run (10)")
     made.add_argument("--profile-seconds", type=float, metavar="S", help="before each seed (15)")
     made.add_argument("--seeds", type=int, metavar="N", help="runs of each (3)")
     return made
@@ -123,7 +123,7 @@ def check(chosen: argparse.Namespace) -> None:
         ("model", "gnmt-short", "gnmt-tiny"),
         ("load", [0.5, 0.9], [0.5, 0.9]),
         ("load_continuous", [NEAR_CAPACITY], [NEAR_CAPACITY]),
-        ("seconds", 12.0, 0.4),
+        ("seconds", 10.0, 0.4),
         ("profile_seconds", 15.0, 2.0),
         ("seeds", 3, 1),
     ):
