@@ -52,7 +52,7 @@ DEADLINES_SEEN = 32
 BURST_LOAD = 0.6
 """The load up to which arrivals that come faster than the mean count as the rate."""
 _SPARE_MIN = 0.1
-_LATENCIES, _LATENCIES_MIN = 512, 32
+_LATENCIES, _LATENCIES_MIN = 512, 128
 """The mean latency that was seen is taken over about so many rows; it corrects the rate once it is of so many."""
 _SHARE_MIN = 0.1
 """A model is never valued as if it had less of the processor, however rarely it is asked for."""

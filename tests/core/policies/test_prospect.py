@@ -103,7 +103,7 @@ class TestOneModel:
         m, prospect = lane(), Prospect({"m": control()})
         now = arrive(prospect, m, load)
         mean_ns = round(control().at(0.75 * CAPACITY).mean_latency_ns)
-        for rows in (31, 1):
+        for rows in (127, 1):
             prospect.look([m], now)
             assert prospect.left["m"].solution == control().at(load * CAPACITY), "too few to tell"
             prospect.completed("m", [row(k, now - mean_ns) for k in range(rows)], now)
