@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,47 @@ def test_streams_bring_what_the_result_holds(count: ProgramModel, translate: Pro
             assert np.array_equal(squares, answer["squares"])
             matches(answer, plain(count, row), 0.0)
         asyncio.run(all_of_them())
+
+
+@pytest.mark.parametrize("policy", ["continuous", "lookahead", "graph"])
+def test_a_row_that_its_next_stage_does_not_take(policy: str, tmp_path: Path) -> None:
+    """Rows leave a loop together, one of them with fewer entries than the next loop needs: that row alone fails, those
+    that leave with it and those that stay in the loop get their answers."""
+    count: Any = lb.load(bodies.counter(tmp_path / "counter.onnx"), cache=False)
+    total: Any = lb.load(bodies.adder(tmp_path / "adder.onnx"), cache=False)
+    first = Repeat(carry={"n": "n_next"}, done="finished", trips_max=9, collect=("square",))
+    then = Repeat(carry={"sum": "sum_next"}, each={"x": "count.square"}, trips="steps")
+    stages = (Stage("count", count, {"target": "to"}, first), Stage("total", total, loop=then))
+    outputs = {"n": "count.n", "sum": "total.sum"}
+    model = ProgramModel(Program("twice", stages, outputs), {"count": count, "total": total})
+    rows = [
+        {"to": to, "steps": steps} for to, steps in ((2, 2), (2, 3), (2, 1), (4, 4), (1, 2), (9, 1), (9, 9), (3, 3))
+    ]
+    with served({"twice": model}, policy, max_batch_size=8) as batcher:
+        answers = [future.exception(LONG_S) or future.result() for future in [batcher.submit(row) for row in rows]]
+        accounts(batcher.stats())
+    for row, answer in zip(rows, answers, strict=True):
+        if row["steps"] > row["to"]:
+            assert isinstance(answer, lb.ExecutionError)
+            says = f"'count.square' has {row['to']} entries, the row makes {row['steps']} iterations"
+            assert str(answer) == f"stage 'total': input 'x' of each iteration: {says}"
+        else:
+            matches(answer, plain(model, row))
+
+
+def test_words_go_round(tmp_path: Path) -> None:
+    """A state of text: kept, collected and streamed as text of any length, an array of objects like all text."""
+    body: Any = lb.load(bodies.words(tmp_path / "words.onnx"), cache=False)
+    loop = Repeat(carry={"word": Carry("word_next", "word")}, trips="count", collect=("word_next",))
+    outputs = {"word": "step.word", "words": "step.word_next"}
+    model = ProgramModel(Program("words", (Stage("step", body, loop=loop),), outputs), {"step": body})
+    rows = [{"word": np.array(f"word{10**k}", object), "count": 1 + k % 3} for k in range(6)]
+    with served({"words": model}, "continuous", max_batch_size=4) as batcher:
+        streams = [batcher.stream(row) for row in rows]
+        for row, stream in zip(rows, streams, strict=True):
+            steps = [step["word_next"] for step in stream]
+            assert [(step.dtype, step.item()) for step in steps] == [(np.dtype(object), row["word"])] * row["count"]
+            matches(stream.future.result(), plain(model, row))
 
 
 def test_a_stream_that_is_left_frees_its_row(translate: ProgramModel) -> None:

@@ -11,6 +11,7 @@ rows are over (`Tally`), behind the loop as well: the next call shows which, and
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from numpy.typing import NDArray
@@ -54,6 +55,9 @@ class ProgramExecutor:
             cycle = None if plan.loop is None else plan.loop.cycle
             chain = plan.model.chain(max_batch_size=self._capacity, cycle=cycle)
             self._stages.append((ChainStage if plan.loop is None else LoopStage)(plan, chain))
+        for stage, following in pairwise(self._stages):
+            if isinstance(stage, LoopStage):
+                stage.onward = following.check
         self._firsts: list[int] = []
         self._stage_of: list[int] = []
         for number, stage in enumerate(self._stages):
@@ -264,8 +268,6 @@ class ProgramExecutor:
 
 
 def _named(stage: ChainStage, error: ExecutionError) -> ExecutionError:
-    """The error with the name of its stage."""
+    """The error with the name of its stage, unless it names one: a row may have come to what the next does not take."""
     text = str(error)
-    return (
-        error if text.startswith(f"stage {stage.plan.name!r}") else ExecutionError(f"stage {stage.plan.name!r}: {text}")
-    )
+    return error if text.startswith("stage ") else ExecutionError(f"stage {stage.plan.name!r}: {text}")

@@ -9,6 +9,7 @@ Every refusal is a `ModelError` that names the stage and the tensor.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -244,8 +245,13 @@ class _Planner:
                 f"{what} starts as {number}, but its model leaves its shape open, {_shown(dims)} per row: give a tensor"
             )
         dtype = np.dtype(boundary.dtype)
-        filled = np.full([dim or 0 for dim in dims], number).astype(dtype) if dtype.kind in "biuf" else None
-        if filled is None or (dtype.kind != "f" and filled.size and filled.flat[0] != number):
+        filled: NDArray[Any] | None = None
+        if dtype.kind in "biuf":
+            with np.errstate(all="ignore"), suppress(OverflowError):
+                filled = np.full([dim or 0 for dim in dims], number).astype(dtype)
+        if filled is None or (
+            filled.size and not (np.isfinite(filled.flat[0]) if dtype.kind == "f" else filled.flat[0] == number)
+        ):
             raise self._refuse(f"{what} is {boundary.dtype} and cannot start as {number}")
         return filled
 

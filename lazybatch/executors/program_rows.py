@@ -80,14 +80,27 @@ def _value(stage: str, given: Given, row: Traveller) -> NDArray[Any]:
     return padded(stage, given, tensor) if given.pad else tensor
 
 
-def padded(stage: str, given: Given, tensor: NDArray[Any]) -> NDArray[Any]:
-    """The tensor with zeros behind its first axis. Raises `ExecutionError` where it is longer than every size."""
+def check_padded(plan: StagePlan, row: Traveller) -> None:
+    """Raises `ExecutionError` where a tensor of the row is longer than it can be padded to for this stage."""
+    for given in plan.given:
+        if given.pad and given.reference is not None:
+            _room_for(plan.name, given, row.tensors[given.reference])
+
+
+def _room_for(stage: str, given: Given, tensor: NDArray[Any]) -> int:
+    """What the tensor is padded to. Raises `ExecutionError` where it is longer than every size."""
     size = padded_size(given, len(tensor))
     if size is None:
         raise ExecutionError(
             f"stage {stage!r}: input {given.name!r}: {str(given.reference)!r} has {len(tensor)} entries, more than the "
             f"{given.pad[-1]} it can be padded to"
         )
+    return size
+
+
+def padded(stage: str, given: Given, tensor: NDArray[Any]) -> NDArray[Any]:
+    """The tensor with zeros behind its first axis. Raises `ExecutionError` where it is longer than every size."""
+    size = _room_for(stage, given, tensor)
     if size == len(tensor):
         return tensor
     whole = np.zeros((size, *tensor.shape[1:]), tensor.dtype)
@@ -101,8 +114,9 @@ def padded_size(given: Given, length: int) -> int | None:
     return next((size for size in sizes if size >= length), None)
 
 
-def iterations(stage: str, loop: LoopPlan, row: Traveller) -> int:
+def iterations(stage: str, loop: LoopPlan, row: Traveller, rounds: int = NEVER) -> int:
     """After how many iterations the row is done, whatever its flag says; `NEVER` where only the flag says it.
+    rounds: it makes no more than these.
 
     Raises `ExecutionError` for none at all, or for more than there are entries to be given.
     """
@@ -115,12 +129,12 @@ def iterations(stage: str, loop: LoopPlan, row: Traveller) -> int:
             )
     for name, reference in loop.each.items():
         have = len(_entries(stage, name, reference, row))
-        if have < min(count, loop.most or count):
+        if have < min(count, loop.most or count, rounds):
             raise ExecutionError(
                 f"stage {stage!r}: input {name!r} of each iteration: {str(reference)!r} has {have} entries, the row "
                 f"makes {count} iterations"
             )
-    return count
+    return min(count, rounds)
 
 
 def number_of(tensor: NDArray[Any], *, by_value: bool) -> int:

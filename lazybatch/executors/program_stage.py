@@ -12,7 +12,7 @@ and slices are read as arrays over all rows, final values of those that are done
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from lazybatch.errors import ExecutionError, InvariantError
 from lazybatch.executors.base import Row
 from lazybatch.executors.chain import ChainExecutor
 from lazybatch.executors.program_plan import LoopPlan, StagePlan
-from lazybatch.executors.program_rows import Traveller, iterations, values_for
+from lazybatch.executors.program_rows import Traveller, check_padded, iterations, values_for
 from lazybatch.executors.tally import NEVER, Tally
 from lazybatch.executors.tape import Tape
 from lazybatch.program import Reference
@@ -48,6 +48,10 @@ class ChainStage:
         """Rows it executes, padding included."""
         rows: int = self.chain.state(sub_batch).rows
         return rows
+
+    def check(self, row: Traveller) -> None:
+        """Raises `ExecutionError` where a row has come to tensors that this stage does not take."""
+        check_padded(self.plan, row)
 
     def open(self, sub_batch: int, rows: Mapping[int, Traveller], padded_rows: int) -> None:
         """Rows come to this stage. Raises `ExecutionError` where their tensors do not fit it, or each other."""
@@ -116,6 +120,8 @@ class LoopStage(ChainStage):
         self._most = NEVER if plan.loop.most is None else plan.loop.most
         self.rounds = NEVER
         """After so many iterations a row is done, whatever it says; for measuring."""
+        self.onward: Callable[[Traveller], None] | None = None
+        """Asked of every row that made its last iteration, while the node may fail: raises where it cannot go on."""
         self._emitted: tuple[int, NDArray[np.int64] | None, NDArray[np.int64]] | None = None
 
     @property
@@ -123,9 +129,14 @@ class LoopStage(ChainStage):
         """Bytes of what rows collect and are given per iteration."""
         return sum(tape.nbytes for tape in self._tapes.values())
 
+    def check(self, row: Traveller) -> None:
+        """See `ChainStage.check`."""
+        super().check(row)
+        iterations(self.plan.name, self._loop, row, self.rounds)
+
     def open(self, sub_batch: int, rows: Mapping[int, Traveller], padded_rows: int) -> None:
         """See `ChainStage.open`."""
-        counts = [min(iterations(self.plan.name, self._loop, row), self.rounds) for row in rows.values()]
+        counts = [iterations(self.plan.name, self._loop, row, self.rounds) for row in rows.values()]
         super().open(sub_batch, rows, padded_rows)
         state = self.chain.state(sub_batch)
         state.tally = tally = Tally(np.array(counts, np.int64), self._tape(state.signature), self._most)
@@ -233,7 +244,7 @@ class LoopStage(ChainStage):
         requests = state.requests if going is None else [state.requests[row] for row in going.tolist()]
         steps = {name: state.tally.tape.read(name, spots) for name in self._loop.collect}
         return {
-            request: {name: np.array(values[row]) for name, values in steps.items()}
+            request: {name: np.array(values[row], values.dtype) for name, values in steps.items()}
             for row, request in enumerate(requests)
         }
 
@@ -253,7 +264,7 @@ class LoopStage(ChainStage):
                 if name in self._cycle.grown:
                     axis = self._cycle.grown[name].axis
                     value = value[(slice(None),) * axis + (slice(trips),)]
-                traveller.tensors[Reference(stage, name)] = np.array(value, order="C")
+                traveller.tensors[Reference(stage, name)] = np.array(value, values.dtype, order="C")
             for name in loop.collected:
                 kept = tally.tape.sequence(name, int(tally.places[row]), trips)
                 traveller.tensors[Reference(stage, name)] = kept
@@ -263,6 +274,15 @@ class LoopStage(ChainStage):
                     traveller.error = ExecutionError(
                         f"stage {stage!r}: the row is not done after {trips} iterations, the most it may make"
                     )
+            self._go_on(traveller)
+
+    def _go_on(self, traveller: Traveller) -> None:
+        """Rows that leave are moved when the scheduler knows of it, and then all that move together would be lost."""
+        try:
+            if self.onward is not None:
+                self.onward(traveller)
+        except ExecutionError as error:
+            raise traveller.error or error from None
 
     def ended(self, sub_batch: int) -> bool:
         """Whether all rows made their last iteration."""

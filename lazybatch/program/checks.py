@@ -56,6 +56,13 @@ def _count(where: str, what: str, value: object, least: int) -> None:
         raise InvalidInput(f"{where}: {what} must be a whole number, at least {least}, got {value!r}")
 
 
+def _finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number that no float holds
+        return False
+
+
 def _check_feed(where: str, feed: object) -> None:
     if not isinstance(feed, Feed):
         raise InvalidInput(f"{where} must be given a Feed or a reference, got {feed!r:.80}")
@@ -101,8 +108,8 @@ def _check_state(where: str, state: object) -> None:
         start = state.start
         if isinstance(start, str):
             _text(where, "start", start)
-        elif isinstance(start, bool) or not isinstance(start, int | float) or not math.isfinite(start):
-            raise InvalidInput(f"{where}: start must be a reference or a finite number, got {start!r}")
+        elif isinstance(start, bool) or not isinstance(start, int | float) or not _finite(start):
+            raise InvalidInput(f"{where}: start must be a reference or a finite number, got {start!r:.80}")
     else:
         raise InvalidInput(f"{where} must be a Carry, an Append or the name of an output, got {state!r:.80}")
 

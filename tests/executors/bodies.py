@@ -12,7 +12,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-TYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
+TYPES = {
+    "float32": TensorProto.FLOAT,
+    "int64": TensorProto.INT64,
+    "bool": TensorProto.BOOL,
+    "object": TensorProto.STRING,
+}
 OPSET = helper.make_opsetid("", 17)
 Ports = Mapping[str, tuple[str, Sequence[int | str]]]
 node = helper.make_node
@@ -256,4 +261,18 @@ def frail(path: Path) -> Path:
         {"n": ("int64", ["N"])},
         {"n_next": ("int64", ["N"]), "value": ("float32", ["N"])},
         {"table": np.arange(5, dtype=np.float32), "one": np.array(1)},
+    )
+
+
+def adder(path: Path) -> Path:
+    """Sums up what it is given, in whole numbers: sum, x [N, 2] -> sum_next = sum + x."""
+    ports: dict[str, tuple[str, Sequence[int | str]]] = {name: ("int64", ["N", 2]) for name in ("sum", "x", "sum_next")}
+    made = ports.pop("sum_next")
+    return save(path, [node("Add", ["sum", "x"], ["sum_next"])], ports, {"sum_next": made})
+
+
+def words(path: Path) -> Path:
+    """Text that stays what it is: word [N] -> word_next [N]."""
+    return save(
+        path, [node("Identity", ["word"], ["word_next"])], {"word": ("object", ["N"])}, {"word_next": ("object", ["N"])}
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,12 @@ def test_what_does_not_fit(models: dict[str, Any], loop: Repeat, inputs: dict[st
         translate(models, loop, **inputs).admit({"source": np.zeros((2, 4), np.float32)})
 
 
-def test_numbers_that_cannot_start_a_state(models: dict[str, Any]) -> None:
-    """A state of whole numbers does not start as a half."""
-    loop = Repeat(carry={"n": Carry("n_next", 0.5)}, done="finished", trips_max=5)
-    with pytest.raises(ModelError, match=r"stage 'step': state 'n' is int64 and cannot start as 0\.5"):
+@pytest.mark.parametrize("start", [0.5, 2**63, 2**70, 1e300])
+def test_numbers_that_cannot_start_a_state(models: dict[str, Any], start: float) -> None:
+    """A state of whole numbers does not start as a half, nor as what its type does not hold."""
+    loop = Repeat(carry={"n": Carry("n_next", start)}, done="finished", trips_max=5)
+    says = f"stage 'step': state 'n' is int64 and cannot start as {start}"
+    with pytest.raises(ModelError, match=re.escape(says)):
         single(models, "counter", loop, "n", target="to")
 
 

@@ -87,6 +87,10 @@ BAD_STAGES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: decoder(loop=loop(carry={"h": Carry("n", float("nan"))})),
         "state 'h': start must be a reference or a finite number, got nan",
     ),
+    "a start that no float holds": (
+        lambda: decoder(loop=loop(carry={"h": Carry("n", 10**400)})),
+        "state 'h': start must be a reference or a finite number, got 10000",
+    ),
     "a start that is a flag": (lambda: decoder(loop=loop(carry={"h": Carry("n", True)})), "'h': start must be"),
     "a negative axis": (lambda: decoder(loop=loop(carry={"k": Append("s", -1, 64)})), "state 'k': axis must be"),
     "no room": (lambda: decoder(loop=loop(carry={"k": Append("s", 0, 0)})), "state 'k': room must be"),
