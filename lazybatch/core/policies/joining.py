@@ -11,7 +11,8 @@ Newcomers who come in while it runs share what is left of it, and hold up the ot
 next loop's threshold counts, in proportion of that rest to the whole way.
 
 Where rows have deadlines, both courses are followed for every row with the trips to be expected of it: whichever makes
-fewer rows late is taken, and the threshold decides where they are equal.
+fewer rows late is taken, and the threshold decides where they are equal. But once rows in flight have missed theirs,
+thresholds alone decide.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from lazybatch.core.loop_times import LoopTimes, loop_times
 from lazybatch.core.policies.base import Choice, Start, Stay
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.task import Reason
+
+MISSED_MOST = 0.03
+"""Share of the rows in flight that may have missed their deadlines before these no longer count."""
 
 LoopControls = Mapping[str, Sequence[LoopControl | None]]
 """By model, one per loop of its graph; None where nobody can be let in."""
@@ -65,7 +69,7 @@ class Joining:
         newcomers = queue.peek(now, rows)
         needed = self._needed(lane, top, number, newcomers, rate_per_ns)
         joins = waiting >= needed
-        if top.deadlines_ns[0] < UNBOUNDED_NS or any(row.deadline_ns < UNBOUNDED_NS for row in newcomers):
+        if _matter(lane, top, newcomers, now):
             wait_ns, start_ns = 0.0, now + self._times[lane.model][number].before_ns[rows]
             if not joins:
                 wait_ns = min((needed - waiting) / rate_per_ns, float(UNBOUNDED_NS))
@@ -131,6 +135,18 @@ class Joining:
             if leave_ns >= arrivals_ns or waiting + rate_per_ns * leave_ns >= fewer:
                 break
         return min(arrivals_ns, leave_ns)
+
+
+def _matter(lane: Lane, top: SubBatch, newcomers: Sequence[Request], now: int) -> bool:
+    """Whether to look at deadlines: some rows have one, and hardly any has been missed already.
+
+    Where many are missed anyway, time is what there is too little of, and thresholds spend it best: to depart from them
+    for the sake of some rows makes more others late.
+    """
+    deadlines_ns = top.deadlines_ns
+    if deadlines_ns[0] >= UNBOUNDED_NS and all(row.deadline_ns >= UNBOUNDED_NS for row in newcomers):
+        return False
+    return bisect_left(deadlines_ns, now) <= MISSED_MOST * len(deadlines_ns)
 
 
 def _all_left_ns(lane: Lane, top: SubBatch) -> float:

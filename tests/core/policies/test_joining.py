@@ -182,3 +182,10 @@ def test_a_model_without_a_control_is_served_by_the_rule_of_thumb() -> None:
     entry.cursor = 1
     same.table.push(entry)
     assert decided(Joining({}), same, entry, row(1)) is None
+
+
+def test_where_deadlines_are_missed_anyway_thresholds_decide() -> None:
+    """The newcomer would be saved by coming in now; but one of those who run is late already, so company is awaited."""
+    for behind, choice in ((0, Start), (1, Stay)):
+        lane, top = standing(Request(0, "m", 0, 10**6 if not behind else -1))
+        assert type(decided(thresholds(1, 2), lane, top, Request(1, "m", 0, 600))) is choice
