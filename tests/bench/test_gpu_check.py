@@ -13,6 +13,7 @@ from bench.common import Report
 from lazybatch.errors import InvalidInput
 
 
+@pytest.mark.slow
 def test_the_script_runs_on_a_cpu(tmp_path: Path) -> None:
     """One command: answers hold, every section has rows, a plot and a file are there."""
     chosen = gpu_check.options().parse_args(["--device", "cpu", "--quick", "-o", str(tmp_path)])

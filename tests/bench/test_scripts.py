@@ -54,6 +54,7 @@ def test_chain_against_whole() -> None:
         assert row["chain_ms"] >= row["nodes_ms"] > 0
 
 
+@pytest.mark.slow
 def test_torch_chain_against_whole() -> None:
     """A torch module of the zoo, node by node, gives the module's own bits, and every time is there."""
     from bench.measure_torch import measure_torch
