@@ -23,7 +23,7 @@ from graphs.trained import LENGTHS_FILE as TRAINED_LENGTHS_FILE
 from graphs.trained import TRAINED
 from lazybatch.checking.rows import varied_rows
 from lazybatch.errors import InvalidInput
-from lazybatch.loading import is_program
+from lazybatch.program.file import is_program
 
 ZOO_FOLDER = CACHE / "zoo"
 TINY_FOLDER = CACHE / "zoo-tiny"

@@ -24,13 +24,11 @@ from lazybatch.partition.cache import cache_key, cached_partition, temporary_par
 from lazybatch.partition.manifest import load_partition
 from lazybatch.partition.pieces import Partition
 from lazybatch.program import Program
-from lazybatch.program.file import PROGRAM_FILE, load_program
+from lazybatch.program.file import JSON_SUFFIX, is_program, load_program
 from lazybatch.program_loading import load_stages
 
 PROGRAM_SUFFIX = ".pt2"
 """Of files that `torch.export.save` writes."""
-JSON_SUFFIX = ".json"
-"""Of files that describe a program of stages."""
 
 
 def load(
@@ -127,14 +125,6 @@ def _program_model(program: Program, options: Mapping[str, Any], providers: Any,
     except ModelError as error:
         raise ModelError(f"program {program.name!r}: {error}") from error
     return _accepted(model, options["require_joinable"])
-
-
-def is_program(source: Any) -> bool:
-    """Whether it is a program of stages, its file, or the directory that holds one."""
-    if isinstance(source, str | Path):
-        path = Path(source)
-        return path.suffix == JSON_SUFFIX or (path.is_dir() and (path / PROGRAM_FILE).exists())
-    return isinstance(source, Program)
 
 
 def takes_examples(path: Path) -> bool:

@@ -16,6 +16,7 @@ from lazybatch.executors.base import Model
 from lazybatch.executors.partitioned import PartitionedModel
 from lazybatch.program import Program, Stage
 from lazybatch.program.examples import read_arrays
+from lazybatch.program.file import is_program
 
 _OF_STAGES = ("example_inputs", "batch_axes", "tolerance")
 _STAGES_SAY = {"example_inputs": "examples"}
@@ -57,6 +58,8 @@ def _load_stage(stage: Stage, load: Callable[..., Model], options: Mapping[str, 
     if isinstance(stage.model, PartitionedModel):
         return stage.model
     given = {"example_inputs": _examples(stage), "batch_axes": stage.batch_axes, "tolerance": stage.tolerance}
+    if is_program(stage.model):  # not even read: it may name itself
+        raise InvalidInput(f"a stage needs a model that can be cut into nodes, got a program: {stage.model!r:.200}")
     model = load(stage.model, **options, **given)
     if not isinstance(model, PartitionedModel):
         raise InvalidInput(f"a stage needs a model that can be cut into nodes, got {type(stage.model).__name__}")

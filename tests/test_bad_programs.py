@@ -104,6 +104,14 @@ MISMATCHES: dict[str, tuple[Change, str]] = {
         setting("stages", 1, "inputs", "target", to="encoder.memory"),
         r"stage 'decoder': input 'target'.*'encoder\.memory'",
     ),
+    "padding to what the model does not take": (
+        setting("stages", 0, "inputs", "tokens", to={"of": "source", "pad": [4, 8]}),
+        "stage 'encoder': input 'tokens' takes 8 entries, but 'source' is padded to 4",
+    ),
+    "a program as a stage": (
+        setting("stages", 0, "model", to="program.json"),
+        "stage 'encoder': a stage needs a model that can be cut into nodes, got a program: '.*program.json'",
+    ),
     "a position of another kind": (
         lambda document: (
             at(document, *LOOP).update(iteration="memory"),

@@ -12,7 +12,8 @@ from pathlib import Path
 from lazybatch.checking import CheckReport, ProgramReport, StageReport, check
 from lazybatch.cli.measuring import read_rows, seconds_of
 from lazybatch.cli.output import Report, aligned
-from lazybatch.loading import is_program, load, takes_examples
+from lazybatch.loading import load, takes_examples
+from lazybatch.program.file import is_program
 
 _ANSWERS = {
     True: "bit for bit those of the whole model",

@@ -14,11 +14,11 @@ from typing import Any
 from lazybatch.cli.measuring import read_rows, seconds_of
 from lazybatch.cli.output import Report, aligned
 from lazybatch.errors import InvalidInput, ModelError
-from lazybatch.loading import PROGRAM_SUFFIX, is_program
+from lazybatch.loading import PROGRAM_SUFFIX
 from lazybatch.partition.pieces import Partition
 from lazybatch.program import Program, Stage
 from lazybatch.program.examples import read_arrays
-from lazybatch.program.file import PROGRAM_FILE, load_program
+from lazybatch.program.file import PROGRAM_FILE, is_program, load_program
 from lazybatch.program.saving import save_program
 
 _SETTLED: Mapping[str, Any] = {"examples": None, "batch_axes": None, "tolerance": None}

@@ -141,6 +141,7 @@ class _Planner:
             return Given(name, reference, self._number(what, boundary), length=True)
         self._same_for_all(what, boundary, known.differs, repr(str(reference)))
         self._fits(what, boundary, known, str(reference), padded=bool(feed.pad))
+        self._check_pad(what, boundary, feed)
         return Given(name, reference, pad=feed.pad, largest=known.ragged)
 
     def _same_for_all(self, what: str, boundary: Boundary, differs: bool, given: str) -> None:
@@ -157,6 +158,13 @@ class _Planner:
             have = (None, *have[1:])
         if not _agree(have, want):
             raise self._refuse(f"{what} has the shape {_shown(want)} per row, but {given!r} has {_shown(have)}")
+
+    def _check_pad(self, what: str, boundary: Boundary, feed: Feed) -> None:
+        """What is padded has the length that the model takes, where that is fixed."""
+        length = next(iter(row_dims(boundary) or ()), None)
+        other = next((size for size in feed.pad if length is not None and size != length), None)
+        if other is not None:
+            raise self._refuse(f"{what} takes {length} entries, but {feed.of!r} is padded to {other}")
 
     def _number(self, what: str, boundary: Boundary) -> NDArray[Any]:
         """An input that takes one number per row: a form of it."""

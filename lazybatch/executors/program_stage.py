@@ -145,7 +145,9 @@ class LoopStage(ChainStage):
                 tally.tape.record(name, place, row.tensors[reference])
 
     def _tape(self, signature: Hashable) -> Tape:
-        tape = self._tapes.get(signature)
+        """Where rows of this signature keep their steps. Those of a body that is not joinable may each have shapes of
+        their own: they share none."""
+        tape = self._tapes.get(signature) if self.plan.partition.joinable else None
         if tape is None:
             if len(self._tapes) >= TAPES_MAX:
                 for old in [key for key, one in self._tapes.items() if not one.rows][

@@ -1,6 +1,6 @@
 """``program.json``: a program as a file beside its models.
 
-Owns: the file's keys, `load_program`, `save_program`; every word about a file that is wrong.
+Owns: the file's keys, `is_program`, `load_program`; every word about a file that is wrong.
 Must not know: how models are loaded or run; what a program means (the dataclasses say).
 
     {"program": 1, "name": "speech",
@@ -30,12 +30,22 @@ from lazybatch.program.spec import Program, Stage
 
 PROGRAM_FILE = "program.json"
 """The file's name in a directory that holds a program."""
+JSON_SUFFIX = ".json"
+"""Of files that describe a program of stages."""
 FORMAT_VERSION = 1
 
 _PROGRAM = ("program", "name", "stages", "outputs")
 _STAGE = ("name", "model", "inputs", "loop", "examples", "batch_axes", "tolerance")
 _LOOP = ("carry", "each", "iteration", "done", "trips", "trips_max", "at_max", "collect")
 _KINDS = {dict: "an object", list: "a list", str: "a string", int: "a whole number", float: "a number"}
+
+
+def is_program(source: Any) -> bool:
+    """Whether it is a program of stages, its file, or the directory that holds one."""
+    if isinstance(source, str | Path):
+        path = Path(source)
+        return path.suffix == JSON_SUFFIX or (path.is_dir() and (path / PROGRAM_FILE).exists())
+    return isinstance(source, Program)
 
 
 def load_program(path: str | Path) -> Program:

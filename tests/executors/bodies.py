@@ -276,3 +276,14 @@ def words(path: Path) -> Path:
     return save(
         path, [node("Identity", ["word"], ["word_next"])], {"word": ("object", ["N"])}, {"word_next": ("object", ["N"])}
     )
+
+
+def found(path: Path) -> Path:
+    """As many entries as it finds in all rows: h [N, 4] -> places [2, M] that are not 0, h_next = relu(h - 1)."""
+    return save(
+        path,
+        [node("NonZero", ["h"], ["places"]), node("Sub", ["h", "one"], ["less"]), node("Relu", ["less"], ["h_next"])],
+        {"h": ("float32", ["N", 4])},
+        {"places": ("int64", [2, "M"]), "h_next": ("float32", ["N", 4])},
+        {"one": np.array(1, np.float32)},
+    )

@@ -98,7 +98,7 @@ def test_a_torch_cache_is_written_in_place() -> None:
     )
     body = torch_bodies.CacheStep(room).eval()
     example = torch_bodies.cache_example(room)
-    model = alone("cache", body, loop, {"keys": "step.keys"}, example_inputs=example)
+    model = alone("cache", body, loop, {"keys": "step.keys"}, example_inputs=example, preempt_within=60.0)
     executor = model.executor(max_batch_size=8)
     row = {"h": np.full(torch_bodies.HIDDEN, -1, np.float32)}
     executor.open(0, {0: model.admit(row), 1: model.admit(row)}, 2)
@@ -209,6 +209,25 @@ def test_rows_that_cannot_be_joined_go_round_alone(tmp_path: Path) -> None:
             executor.run(request, 0)
         got = executor.close(request)[request]
         assert np.array_equal(got["h"].reshape(2), plain(model, row)["h"].reshape(2))
+
+
+def test_rows_that_cannot_be_joined_have_shapes_of_their_own(tmp_path: Path) -> None:
+    """What such a row collects may have another shape than what others did; but its own steps are stacked."""
+    loop = Repeat(carry={"h": Carry("h_next", "h")}, trips="steps", collect=("places",))
+    model = alone("found", bodies.found(tmp_path / "found.onnx"), loop, {"places": "step.places"})
+    assert not model.joinable
+    executor = model.executor(max_batch_size=4)
+    for request, (values, steps) in enumerate((([0, 0, 3, 0], 2), ([2, 2, 0, 2], 1), ([9, 9, 9, 9], 3))):
+        row = {"h": np.array(values, np.float32), "steps": np.array(steps)}
+        executor.open(request, {request: model.admit(row)}, 1)
+        for _ in range(steps):
+            executor.run(request, 0)
+        matches(executor.close(request)[request], plain(model, row))
+    executor.open(9, {9: model.admit({"h": np.array([1, 2, 0, 0], np.float32), "steps": np.array(2)})}, 1)
+    executor.run(9, 0)
+    with pytest.raises(ExecutionError, match=r"stage 'step': output 'places' is collected: a step has the shape"):
+        executor.run(9, 0)
+    executor.shutdown()
 
 
 def test_memory_is_planned(tmp_path: Path) -> None:
