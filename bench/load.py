@@ -25,7 +25,7 @@ from bench.common import Report, parser, progress, run_script
 from bench.live import schedule, serve, warm
 from bench.models import NAMES, Batch, Subject, subject
 from lazybatch.errors import ExecutionError, InvalidInput, Overloaded
-from lazybatch.executors.ort_session import open_session
+from lazybatch.executors.ort.session import open_session
 from lazybatch.metrics import latency_summary
 from lazybatch.workload import poisson
 

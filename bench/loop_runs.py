@@ -9,7 +9,7 @@ Of each run the first tenth of the requests is left out.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -59,7 +59,7 @@ class Outcome:
 
     def over(self, other: Outcome, what: str) -> float:
         """Median over the seeds of this one's over the other's "mean_ms" or "p99_ms"."""
-        pairs = zip(getattr(self, what), getattr(other, what), strict=True)
+        pairs: Iterable[tuple[float, float]] = zip(getattr(self, what), getattr(other, what), strict=True)
         return statistics.median(mine / theirs for mine, theirs in pairs)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from bench.common import interleave, ratio
 from bench.models import Batch, Subject
 from lazybatch.executors.base import Executor, Model
-from lazybatch.executors.ort_session import open_session
+from lazybatch.executors.ort.session import open_session
 
 
 def chain(model: Model, executor: Executor, rows: list[Batch], nodes_ns: list[int]) -> Callable[[], dict[int, Any]]:

@@ -24,6 +24,9 @@ WIDTH, LAYERS, VOCABULARY = 512, 4, 4000
 STEPS = 16
 """Iterations of each measured row."""
 
+Ports = dict[str, tuple[int, list[Any]]]
+"""Element type and shape, by name."""
+
 
 def build_decoder(path: Path, width: int = WIDTH, layers: int = LAYERS, vocabulary: int = VOCABULARY) -> Path:
     """One greedy step of a recurrent decoder: token [N]; h, c [N, layers, width] -> the next ones, and finished [N]."""
@@ -59,18 +62,18 @@ def build_decoder(path: Path, width: int = WIDTH, layers: int = LAYERS, vocabula
         node("Less", ["token_next", "end"], ["finished"]),
     ]
 
-    def ports(given: dict[str, tuple[int, list[Any]]]) -> list[Any]:
-        return [helper.make_tensor_value_info(name, dtype, dims) for name, (dtype, dims) in given.items()]
+    def ports(named: Ports) -> list[Any]:
+        return [helper.make_tensor_value_info(name, dtype, dims) for name, (dtype, dims) in named.items()]
 
-    states = {state: (TensorProto.FLOAT, ["N", layers, width]) for state in "hc"}
-    inputs = {"token": (TensorProto.INT64, ["N"]), **states}
-    outputs = {
+    states: Ports = {state: (TensorProto.FLOAT, ["N", layers, width]) for state in "hc"}
+    given: Ports = {"token": (TensorProto.INT64, ["N"]), **states}
+    made: Ports = {
         "token_next": (TensorProto.INT64, ["N"]),
         "finished": (TensorProto.BOOL, ["N"]),
         **{f"{state}_next": value for state, value in states.items()},
     }
     graph = helper.make_graph(
-        nodes, "decoder", ports(inputs), ports(outputs), [numpy_helper.from_array(v, name) for name, v in held.items()]
+        nodes, "decoder", ports(given), ports(made), [numpy_helper.from_array(v, name) for name, v in held.items()]
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)

@@ -20,7 +20,7 @@ from bench.variants import Variant, joinable
 from lazybatch.core.control import Control
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
-from lazybatch.core.policies.lookahead import LoopControls
+from lazybatch.core.policies.joining import LoopControls
 from lazybatch.executors.base import Model
 from lazybatch.metrics import latency_summary
 from lazybatch.simulator import requests_from, simulate

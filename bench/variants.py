@@ -18,7 +18,8 @@ from lazybatch.core.control import Control
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies.base import Policy
-from lazybatch.core.policies.lookahead import Lookahead, LoopControls
+from lazybatch.core.policies.joining import LoopControls
+from lazybatch.core.policies.lookahead import Lookahead
 from lazybatch.errors import InvalidInput
 
 BLIND = ("serial", "graph", "cellular", "continuous")

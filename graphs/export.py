@@ -123,7 +123,7 @@ def compare(name: str, path: Path, *, rows: int = 3, length: int = LENGTH_DEFAUL
     """
     import torch
 
-    from lazybatch.executors.ort_session import open_session
+    from lazybatch.executors.ort.session import open_session
 
     inputs = sample(name, rows, length=length, seed=seed + 1)
     model = build(name, seed)

@@ -176,7 +176,7 @@ class Bodies:
     """
 
     def __init__(self, path: Path) -> None:
-        from lazybatch.executors.ort_session import open_session
+        from lazybatch.executors.ort.session import open_session
 
         self._encoder, self._decoder = (
             open_session(path.parent / f"{name}.onnx", optimise=True) for name in ("encoder", "decoder")

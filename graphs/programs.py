@@ -101,7 +101,7 @@ def compare_program(
 def _compare(part: Part, module: nn.Module, path: Path, inputs: Mapping[str, NDArray[Any]]) -> float:
     import torch
 
-    from lazybatch.executors.ort_session import open_session
+    from lazybatch.executors.ort.session import open_session
 
     with torch.inference_mode():
         answer = module(*_tensors(inputs).values())

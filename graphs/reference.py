@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphs.sizes import START, Las, Row, Size, Transformer
-from lazybatch.executors.ort_session import open_session
+from lazybatch.executors.ort.session import open_session
 
 Array = NDArray[Any]
 

@@ -82,7 +82,7 @@ class Plain:
     """Plain evaluation: the package's file as it is, one sound after the other, chunk by chunk, in a loop by hand."""
 
     def __init__(self) -> None:
-        from lazybatch.executors.ort_session import open_session
+        from lazybatch.executors.ort.session import open_session
 
         self._session = open_session(original(), optimise=True)
 
@@ -138,7 +138,7 @@ def differing(path: Path, *, runs: int = 200, seed: int = 0) -> int:
 
     path: of the program. Runs have 1 to 8 rows of noise of all loudnesses, and states such as come and such as do not.
     """
-    from lazybatch.executors.ort_session import open_session
+    from lazybatch.executors.ort.session import open_session
 
     plain, body = Plain(), open_session(path.parent / "voice.onnx", optimise=True)
     rng = np.random.default_rng(seed)

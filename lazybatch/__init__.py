@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         TableMismatch,
     )
     from lazybatch.executors.callable import CallableModel
-    from lazybatch.executors.pad import Pad
+    from lazybatch.executors.padding.pad import Pad
     from lazybatch.explanation import Explanation
     from lazybatch.lengths import Lengths, load_lengths
     from lazybatch.loading import load
@@ -59,7 +59,7 @@ _HOMES = {
         "TableMismatch",
     ),
     "lazybatch.executors.callable": ("CallableModel",),
-    "lazybatch.executors.pad": ("Pad",),
+    "lazybatch.executors.padding.pad": ("Pad",),
     "lazybatch.explanation": ("Explanation",),
     "lazybatch.lengths": ("Lengths", "load_lengths"),
     "lazybatch.loading": ("load",),

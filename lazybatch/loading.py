@@ -17,8 +17,8 @@ import numpy as np
 from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.executors.base import Model
 from lazybatch.executors.callable import CallableModel
-from lazybatch.executors.pad import Pad
-from lazybatch.executors.padded import PaddedModel, Whole
+from lazybatch.executors.padding.pad import Pad
+from lazybatch.executors.padding.padded import PaddedModel, Whole
 from lazybatch.executors.partitioned import PartitionedModel
 from lazybatch.partition.cache import cache_key, cached_partition, temporary_partition
 from lazybatch.partition.manifest import load_partition
@@ -108,7 +108,7 @@ def load(
             return _accepted(_torch_partition(partition, threads, device), require_joinable)
     else:
         partition = _partition(path, cutting, threads, providers, cache)
-    from lazybatch.executors.ort_model import OrtModel
+    from lazybatch.executors.ort.model import OrtModel
 
     if device is not None:
         raise InvalidInput(f"device={device!r} is for torch modules; ONNX models take providers")
@@ -117,7 +117,7 @@ def load(
 
 def _program_model(program: Program, options: Mapping[str, Any], providers: Any, device: Any) -> Model:
     """A program with its models loaded."""
-    from lazybatch.executors.program_model import ProgramModel
+    from lazybatch.executors.program.model import ProgramModel
 
     models = load_stages(program, load, _is_torch, options, providers=providers, device=device)
     try:
@@ -161,7 +161,7 @@ def _torch_model(
 ) -> Model:
     """A torch module as a model, its cuts from the cache where it may be used."""
     try:
-        import lazybatch.executors.torch_model as runtime
+        import lazybatch.executors.torch.model as runtime
         import lazybatch.partition.torch as cutter
     except ImportError as error:
         raise ModelError(f"torch modules need torch ({error}); run `pip install lazybatch[torch]`") from error
@@ -194,7 +194,7 @@ def _torch_model(
 def _torch_partition(partition: Partition, threads: int | None, device: Any) -> Model:
     """The model of a directory that a torch module was partitioned into, its program with it."""
     try:
-        import lazybatch.executors.torch_model as runtime
+        import lazybatch.executors.torch.model as runtime
         import lazybatch.partition.torch as cutter
     except ImportError as error:
         raise ModelError(f"torch modules need torch ({error}); run `pip install lazybatch[torch]`") from error
@@ -215,7 +215,7 @@ def _partition(
         from lazybatch.partition.onnx import digest_of, partition_onnx
     except ImportError as error:
         raise ModelError(f"ONNX models need the onnx packages ({error}); run `pip install lazybatch[onnx]`") from error
-    from lazybatch.executors.ort_session import runtime
+    from lazybatch.executors.ort.session import runtime
 
     def build(directory: Path) -> Partition:
         return partition_onnx(

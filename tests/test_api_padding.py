@@ -17,7 +17,7 @@ from lazybatch.core.task import Task
 from lazybatch.metrics import Observer
 from lazybatch.policies import names
 from tests.engine.kit import LONG_S, accounts
-from tests.executors.test_padded import TO, alone, model, plain, same, text
+from tests.executors.padding.test_padded import TO, alone, model, plain, same, text
 from tests.serving import flat_table
 
 __all__ = ["model", "plain"]  # fixtures

@@ -12,11 +12,11 @@ import pytest
 
 import lazybatch as lb
 from lazybatch.core.lengths import LengthGuess
-from lazybatch.executors.program_model import ProgramModel
+from lazybatch.executors.program.model import ProgramModel
 from lazybatch.program import Append, Carry, Feed, Program, Repeat, Stage
 from tests.engine.kit import LONG_S, accounts
-from tests.executors import bodies
-from tests.executors.programs import matches, plain
+from tests.executors.program import bodies
+from tests.executors.program.programs import matches, plain
 from tests.serving import flat_table
 
 POLICIES = ("graph", "continuous", "cellular", "lazy", "oracle", "aimd", "lookahead", "serial")

@@ -12,7 +12,7 @@ import pytest
 
 import lazybatch as lb
 from lazybatch.errors import ExecutionError, InvalidInput
-from tests.executors.test_torch_executor import ROWS, check, expected
+from tests.executors.torch.test_executor import ROWS, check, expected
 from tests.serving import batched, flat_table
 from tests.torch_modules import CASES, Case, fine, sound
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lazybatch.checking import check
-from lazybatch.executors.ort_model import OrtModel
+from lazybatch.executors.ort.model import OrtModel
 from tests.onnx_models import mlp
 from tests.partition.parts import cut
 

@@ -14,8 +14,8 @@ from lazybatch.checking import ProgramReport
 from lazybatch.checking.program import _compared
 from lazybatch.cli import main
 from lazybatch.errors import ExecutionError, InvalidInput
-from lazybatch.executors.program_model import ProgramModel
-from lazybatch.executors.program_rows import ProgramResult
+from lazybatch.executors.program.model import ProgramModel
+from lazybatch.executors.program.rows import ProgramResult
 from tests.commands import run_json
 from tests.small_program import write_mixing, write_program
 

@@ -56,6 +56,8 @@ def _third(names: str = "") -> frozenset[str]:
     return frozenset(names.split())
 
 
+EXECUTORS = ("errors", "config", "core", "program", "partition", "executors")
+
 RULES: dict[str, Rule] = {
     # layer 0
     "errors": Rule((), stdlib=PURE_STDLIB),
@@ -65,12 +67,12 @@ RULES: dict[str, Rule] = {
     # layer 2
     "program": Rule(("errors", "core"), _third("numpy")),
     "partition": Rule(
-        ("errors", "config", "core", "partition", "executors.ort_session"),
+        ("errors", "config", "core", "partition", "executors.ort.session"),
         _third("numpy networkx onnx onnxruntime torch"),
     ),
-    "executors": Rule(
-        ("errors", "config", "core", "program", "partition", "executors"), _third("numpy onnxruntime torch")
-    ),
+    "executors": Rule(EXECUTORS, _third("numpy")),
+    "executors.ort": Rule(EXECUTORS, _third("numpy onnxruntime")),
+    "executors.torch": Rule(EXECUTORS, _third("numpy torch")),
     "workload": Rule(("errors", "config", "core"), _third("numpy")),
     "bounds": Rule(("errors", "config", "core"), _third("numpy")),
     "solver": Rule(("errors", "config", "core"), _third("numpy")),
@@ -195,6 +197,20 @@ def test_imports_point_down_only() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def test_folders_of_executors_know_only_what_they_share() -> None:
+    """A folder of `executors` imports itself and the modules at the top, which import no folder."""
+    top = "lazybatch.executors"
+    folders = {f"{top}.{f.parent.name}" for f in (ROOT / "lazybatch" / "executors").glob("*/__init__.py")}
+    assert folders
+    for module, path in _modules().items():
+        if not _covers("executors", module):
+            continue
+        package = f"lazybatch.{module}" if path.name == "__init__.py" else f"lazybatch.{module}".rpartition(".")[0]
+        for line, name in _imports(ast.parse(path.read_text()), package):
+            met = ".".join(name.split(".")[:3])
+            assert met not in folders - {package}, f"{path.relative_to(ROOT)}:{line}: must not import {met}"
+
+
 def test_no_file_mixes_frameworks() -> None:
     """One module knows one framework: torch and ONNX never meet in a file."""
     for path in _modules().values():
@@ -212,15 +228,15 @@ def test_no_file_mixes_frameworks() -> None:
         ("engine", "\nfrom lazybatch.simulator import run", "2: lazybatch.engine must not import lazybatch.simulator"),
         (
             "engine",
-            "from lazybatch.executors.ort import X",
-            "1: lazybatch.engine must not import lazybatch.executors.ort",
+            "from lazybatch.executors.ort.executor import X",
+            "1: lazybatch.engine must not import lazybatch.executors.ort.executor",
         ),
         ("nowhere", "", "1: no layer is given for lazybatch.nowhere; add it to RULES"),
     ],
 )
 def test_the_check_itself_finds_offences(module: str, source: str, culprit: str) -> None:
     """The checker names line, module and culprit for each kind of offence (so a pass means something)."""
-    known = frozenset({"", "engine", "simulator", "executors", "executors.ort", "core", module})
+    known = frozenset({"", "engine", "simulator", "executors", "executors.ort.executor", "core", module})
     assert offences(module, source, known=known) == [culprit]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.executors.callable import CallableModel
-from lazybatch.executors.ort_model import OrtModel
+from lazybatch.executors.ort.model import OrtModel
 from lazybatch.loading import load
 from lazybatch.partition.cache import CACHE_VARIABLE
 from lazybatch.partition.onnx import partition_onnx

@@ -12,8 +12,8 @@ import torch
 
 import lazybatch as lb
 from lazybatch.errors import InvalidInput
-from lazybatch.executors.ort_model import OrtModel
-from lazybatch.executors.torch_model import TorchModel
+from lazybatch.executors.ort.model import OrtModel
+from lazybatch.executors.torch.model import TorchModel
 from lazybatch.loading import takes_examples
 from lazybatch.program.file import is_program, load_program
 from tests.small_program import answer, rows, write_program

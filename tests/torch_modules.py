@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import lazybatch as lb
-from lazybatch.executors.torch_model import TorchModel
+from lazybatch.executors.torch.model import TorchModel
 
 FINEST_S = 1e-9
 Pair = namedtuple("Pair", "first second")

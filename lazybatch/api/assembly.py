@@ -24,7 +24,7 @@ from lazybatch.engine import ServedModel
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import MemoryPlan, Model
 from lazybatch.executors.callable import CallableModel
-from lazybatch.executors.padded import PaddedModel
+from lazybatch.executors.padding.padded import PaddedModel
 from lazybatch.profiles import check_table
 
 _log = logging.getLogger("lazybatch.api")

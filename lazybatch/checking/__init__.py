@@ -12,7 +12,7 @@ from lazybatch.checking.program import ProgramReport, StageReport, check_program
 from lazybatch.checking.single import CheckReport, check_model
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Model
-from lazybatch.executors.program_model import ProgramModel
+from lazybatch.executors.program.model import ProgramModel
 
 __all__ = ["CheckReport", "ProgramReport", "StageReport", "check"]
 

@@ -25,7 +25,7 @@ from lazybatch.core.policies.base import Choice, Start, View, most_urgent_first
 from lazybatch.core.task import Reason
 from lazybatch.engine import Stats
 from lazybatch.errors import InvalidInput, LazyBatchError
-from lazybatch.executors.program_model import ProgramModel
+from lazybatch.executors.program.model import ProgramModel
 from lazybatch.partition.proof.traits import close, difference
 
 ROWS, ROWS_LEAST = 24, 4

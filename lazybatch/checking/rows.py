@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lazybatch.errors import InvalidInput
-from lazybatch.executors.program_model import ProgramModel
+from lazybatch.executors.program.model import ProgramModel
 from lazybatch.program.checks import varying
 
 

@@ -35,7 +35,7 @@ def find(name: str) -> Path:
 
 def alphabet(path: Path) -> list[str]:
     """The characters by output index, from the model file: blank first, then the list, then the space."""
-    from lazybatch.executors.ort_session import open_session
+    from lazybatch.executors.ort.session import open_session
 
     characters = open_session(path, optimise=False).get_modelmeta().custom_metadata_map["character"].splitlines()
     return ["", *characters, " "]

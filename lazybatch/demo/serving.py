@@ -21,7 +21,7 @@ from lazybatch.core.request import Request
 from lazybatch.core.task import Merge, Task
 from lazybatch.demo import lines, models
 from lazybatch.demo.load import Call, Offer, offer
-from lazybatch.executors.ort_session import open_session
+from lazybatch.executors.ort.session import open_session
 from lazybatch.loading import load
 from lazybatch.metrics import Observer, Outcome, latency_summary
 from lazybatch.profiles import LatencyTable

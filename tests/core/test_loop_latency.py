@@ -44,7 +44,9 @@ def test_without_lengths_the_maximum_stands_for_them() -> None:
     latency = LoopLatency(graph, (1, 10), (None, None))
     assert latency.left_ns(row(0)) == 7 + 10
     assert latency.left_ns(row(0), 1, 30) == 10
-    assert LoopLatency(graph, (1, 10), (GUESS, None)).charged_left([row(0)], 0, {}) == [7], "what covers most is above the maximum"
+    assert LoopLatency(graph, (1, 10), (GUESS, None)).charged_left([row(0)], 0, {}) == [7], (
+        "what covers most is above the maximum"
+    )
 
 
 def test_a_lane_tells_times_of_whole_runs() -> None:

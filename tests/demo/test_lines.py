@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lazybatch.demo import lines, models
-from lazybatch.executors.ort_session import open_session
+from lazybatch.executors.ort.session import open_session
 
 
 def _answers(name: str, rows: list[np.ndarray]) -> np.ndarray:

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazybatch.executors.cycle import Cycle, Growth, lives
-from lazybatch.executors.slots import assign_slots
+from lazybatch.executors.ort.slots import assign_slots
 from lazybatch.partition.pieces import Partition
-from tests.executors.test_slots import nets, partition
+from tests.executors.ort.test_slots import nets, partition
 
 BODY = partition(
     [

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lazybatch.executors.ort_session import open_session
+from lazybatch.executors.ort.session import open_session
 
 BATCH = "batch"
 

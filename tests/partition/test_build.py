@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from lazybatch.errors import InvalidInput, ModelError
-from lazybatch.executors.ort_session import WEIGHTS_FILE, open_session
+from lazybatch.executors.ort.session import WEIGHTS_FILE, open_session
 from lazybatch.partition.manifest import load_partition
 from lazybatch.partition.onnx import digest_of, partition_onnx
 from lazybatch.partition.pieces import Kind, Partition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lazybatch.executors.ort_session import open_session
+from lazybatch.executors.ort.session import open_session
 from lazybatch.partition.costs import RUNS, SURROUNDINGS_S, Costs, piece_name, runs_of
 from lazybatch.partition.onnx.cost import dispatch_seconds, measure
 from lazybatch.partition.onnx.optimise import optimise

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lazybatch.executors.ort_session import WEIGHTS_FILE, open_session
+from lazybatch.executors.ort.session import WEIGHTS_FILE, open_session
 from lazybatch.partition.onnx import optimise as module
 from lazybatch.partition.onnx.optimise import WHOLE_FILE, optimise, weights_of
 from lazybatch.partition.onnx.source import read_source

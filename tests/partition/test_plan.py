@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lazybatch.executors.ort_session import open_session
+from lazybatch.executors.ort.session import open_session
 from lazybatch.partition import plan as module
 from lazybatch.partition.onnx.build import residuals
 from lazybatch.partition.onnx.graph import OnnxGraph

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from lazybatch.errors import ModelError
-from lazybatch.executors.ort_session import open_session
+from lazybatch.executors.ort.session import open_session
 from lazybatch.partition.onnx.source import numpy_name, one_line, ports_of, read_source
 from tests.onnx_models import F32, build, const, mlp, op, save, value
 from tests.partition.parts import cut, text_model

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lazybatch.errors import InvalidInput, ModelError
-from lazybatch.executors.ort_session import WEIGHTS_FILE, open_session, runtime
+from lazybatch.executors.ort.session import WEIGHTS_FILE, open_session, runtime
 from lazybatch.partition.costs import Costs
 from lazybatch.partition.cuts import Residual, choose
 from lazybatch.partition.manifest import save_manifest

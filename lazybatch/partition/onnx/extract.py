@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from lazybatch.errors import InvalidInput
-from lazybatch.executors.ort_session import WEIGHTS_FILE
+from lazybatch.executors.ort.session import WEIGHTS_FILE
 from lazybatch.partition.costs import piece_name
 from lazybatch.partition.liveness import Liveness
 from lazybatch.partition.manifest import MANIFEST_FILE

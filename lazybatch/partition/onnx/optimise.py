@@ -15,7 +15,7 @@ import networkx as nx
 import onnx
 
 from lazybatch.errors import InvalidInput, ModelError
-from lazybatch.executors.ort_session import WEIGHTS_FILE
+from lazybatch.executors.ort.session import WEIGHTS_FILE
 from lazybatch.partition.onnx.liveness import reads
 from lazybatch.partition.onnx.source import Source, external_tensors, one_line, ports_of
 from lazybatch.partition.proof.ports import Port

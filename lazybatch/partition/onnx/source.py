@@ -17,7 +17,7 @@ import onnx
 from onnx import external_data_helper
 
 from lazybatch.errors import ModelError
-from lazybatch.executors.ort_session import reason
+from lazybatch.executors.ort.session import reason
 from lazybatch.partition.proof.ports import LINE_MAX, Port
 
 NUMPY_NAMES = {

@@ -1,0 +1,135 @@
+"""How the rows of a loop's body go round in their buffers.
+
+Owns: `LoopRowStore`: what becomes of buffers and values between one iteration and the next.
+Must not know: sessions, nodes being run, who goes round how often, the scheduler.
+
+A sub-batch stays in its buffer set: carried inputs change places with the outputs they are next, which costs nothing
+and finds every binding made before; inputs that grow are written one slice per row; and only what is given per
+iteration is written afresh.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lazybatch.errors import ExecutionError
+from lazybatch.executors.cycle import Cycle, Growth
+from lazybatch.executors.ort.piece import to_python
+from lazybatch.executors.ort.row_store import RowStore
+from lazybatch.executors.ort.sub_batch import SubBatch
+from lazybatch.executors.rows import batched, by_first
+from lazybatch.partition.pieces import Kind, Partition
+
+_COUNT = np.arange(256)
+"""Row numbers, made once."""
+
+
+class LoopRowStore(RowStore):
+    """A `LoopStore` of buffers; see the module's text."""
+
+    def __init__(self, partition: Partition, capacity: int, *, with_buffers: bool, cycle: Cycle) -> None:
+        super().__init__(partition, capacity, with_buffers=with_buffers, cycle=cycle)
+        sources = list(cycle.carried.values())
+        others = [
+            (name, output)
+            for name, output in cycle.carried.items()
+            if name != output and name in self.plan.live[0] and name not in self.plan.swapped
+        ]
+        self._renamed = [
+            (name, output)
+            for name, output in others
+            if not self.has_buffer(name) and not self.has_buffer(output) and sources.count(output) == 1
+        ]
+        self._copied = [pair for pair in others if pair not in self._renamed]
+
+    def again(self, state: SubBatch) -> None:
+        """Behind the last node: what is carried is now the first node's input. Nothing moves but what is given twice.
+
+        Raises `ExecutionError` for a state that would change its shape.
+        """
+        copies = [(name, np.array(self._array(state, output))) for name, output in self._copied]
+        if self.plan.swapped:
+            self._turn(state)
+        for name, output in self._renamed:
+            state.values[name] = state.values.pop(output)
+        for name, value in copies:
+            if self.has_buffer(name) and self.view(state, name).shape != value.shape:
+                have = list(self.view(state, name).shape)
+                raise ExecutionError(f"state {name!r} has the shape {have}, but the next one is {list(value.shape)}")
+            self._put(state, name, value)
+
+    def _turn(self, state: SubBatch) -> None:
+        """Carried tensors change places."""
+        here = state.frame
+        state.turn ^= 1
+        if here.turned is None:
+            self._reframe(state)
+            here.turned, state.frame.turned = state.frame, here
+        else:
+            state.frame = here.turned
+
+    def feed(self, state: SubBatch, name: str, values: NDArray[Any]) -> None:
+        """Write an input of all requests' rows, one per entry of the first axis."""
+        boundary = self._partition.boundaries[name]
+        if not self.has_buffer(name):
+            state.values[name] = np.array(batched(boundary, values, state.rows), order="C")
+        elif boundary.kind is not Kind.ROWS:
+            self.view(state, name)[...] = values[0]
+        else:
+            target = self._by_row(state, name)
+            target[: len(values)] = values
+            if len(values) < state.rows:
+                target[len(values) :] = values[-1]
+
+    def peek(self, state: SubBatch, name: str, like: str | None = None) -> NDArray[Any]:
+        """A tensor with the requests' rows on the first axis. A view, to be read before anything else happens.
+
+        like: the tensor whose rows lie as this one's do, where nothing is proven of its own.
+        """
+        return self._by_row(state, name, like)[: len(state.requests)]
+
+    def blank(self, state: SubBatch, name: str, rows: NDArray[np.bool_]) -> None:
+        """Fill these rows of an input that grows with zeros, and padding with them."""
+        target = self._by_row(state, name)
+        target[: len(rows)][rows] = 0
+        target[len(rows) :] = 0
+
+    def extend(
+        self, state: SubBatch, name: str, growth: Growth, rows: NDArray[Any] | None, positions: NDArray[np.int64]
+    ) -> None:
+        """Write the slice of each of these rows (None: all of the requests') at its own position, in place.
+
+        Raises `ExecutionError` for a slice of the wrong shape.
+        """
+        pair = state.frame.growing.get(name)
+        if pair is None:
+            pair = np.moveaxis(self._by_row(state, name), growth.axis + 1, 1), self._by_row(state, growth.slice, name)
+            if pair[0].shape[2:] != pair[1].shape[1:]:
+                raise ExecutionError(
+                    f"state {name!r} takes slices of the shape {list(pair[0].shape[2:])}, but {growth.slice!r} has the "
+                    f"shape {list(pair[1].shape[1:])} per row"
+                )
+            if self.has_buffer(name) and self.has_buffer(growth.slice):
+                state.frame.growing[name] = pair
+        target, slices = pair
+        if rows is None:
+            rows = _COUNT[: len(positions)] if len(positions) <= len(_COUNT) else np.arange(len(positions))
+            target[rows, positions] = slices[: len(positions)]
+        else:
+            target[rows, positions] = slices[rows]
+
+    def _by_row(self, state: SubBatch, name: str, like: str | None = None) -> NDArray[Any]:
+        """A tensor with the executed rows on the first axis, as a view of where it lies."""
+        boundary = self._partition.boundaries[name]
+        if like is not None and boundary.kind is Kind.OPAQUE:
+            boundary = self._partition.boundaries[like]
+        if not self.has_buffer(name):
+            value = state.values[name]
+            return by_first(boundary, value if isinstance(value, np.ndarray) else to_python(value), state.rows)
+        found = state.frame.by_row.get(name)
+        if found is None:
+            found = state.frame.by_row[name] = by_first(boundary, self.view(state, name), state.rows)
+        return found

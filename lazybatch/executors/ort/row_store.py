@@ -1,0 +1,248 @@
+"""Where the rows of every sub-batch lie, and how they get in, out, together and apart.
+
+Owns: `RowStore`: buffers, shapes and row order; no tensor is moved anywhere else.
+Must not know: sessions, nodes being run, the scheduler.
+
+A sub-batch holds one `BufferSet` from its first node to its last. Merging copies the rows of the smaller side behind
+those of the larger, evicting moves the last rows into the holes, and both touch only what is alive at that cursor.
+Tensors that are not plain memory of a known form (nothing proven, strings, on a device) are kept as values instead.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lazybatch.executors.base import Row
+from lazybatch.executors.cycle import Cycle
+from lazybatch.executors.ort.buffers import BufferPool
+from lazybatch.executors.ort.layout import Layout
+from lazybatch.executors.ort.piece import ONNX_TYPES, to_python
+from lazybatch.executors.ort.slots import assign_slots
+from lazybatch.executors.ort.sub_batch import Frame, SubBatch
+from lazybatch.executors.rows import batched, gathered, handed_out, size_at, take_rows, with_axis
+from lazybatch.partition.pieces import Boundary, Kind, Partition
+
+FRAMES_MAX = 1024
+"""Prepared (signature, rows, turn) combinations per buffer set; the least recently used go first."""
+LAYOUTS_MAX = 4096
+"""Signatures whose shapes are remembered."""
+
+
+class RowStore:
+    """The memory behind all sub-batches of one model.
+
+    capacity: rows that buffers are laid out for. with_buffers: whether tensors live in host memory at all.
+    cycle: how tensors go round, where rows run the model again and again: see `LoopRowStore`.
+    """
+
+    def __init__(self, partition: Partition, capacity: int, *, with_buffers: bool, cycle: Cycle | None = None) -> None:
+        self.capacity = capacity
+        self._partition = partition
+        carried = {} if cycle is None else dict(cycle.carried)
+        held = {n for n, b in partition.boundaries.items() if with_buffers and _can_be_bound(b)}
+        if not partition.joinable:  # whether an answer is one row was seen, not proved: it is not bound to that shape
+            held -= (set(partition.outputs) - set(partition.inputs)) | set(carried)
+        self.plan = assign_slots(partition, held, cycle)
+        self.pool = BufferPool(self.plan.count)
+        self._layouts: OrderedDict[Hashable, Layout] = OrderedDict()
+        self._layouts_made = 0
+        self._becomes = {output: name for name, output in carried.items() if name != output and {name, output} <= held}
+        self._given = [name for name in partition.inputs if name in self.plan.moved[0]]
+        self._grown = frozenset() if cycle is None else frozenset(cycle.grown)
+
+    def has_buffer(self, name: str) -> bool:
+        """Whether this tensor lives in a buffer (and not as a value)."""
+        return name in self.plan.slot_of
+
+    def begin(self, requests: Mapping[int, Row], rows: int) -> SubBatch:
+        """A new sub-batch with its inputs gathered; ``rows`` beyond the requests repeat the last one.
+
+        Where rows go round, inputs written per iteration are not, and those that grow have any content: see `blank`.
+        """
+        given = list(requests.values())
+        layout = self.layout(given[0])
+        state = SubBatch(list(requests), rows, layout, self.pool.take())
+        try:
+            state.buffers.reserve(layout.slot_bytes)
+            self._reframe(state)
+            for name in self._given:
+                if name not in self._grown:
+                    self._gather(state, name, [row.values[name] for row in given])
+                elif not self.has_buffer(name):
+                    boundary = self._partition.boundaries[name]
+                    state.values[name] = batched(boundary, np.array(given[0].values[name])[np.newaxis], rows)
+        except BaseException:
+            self.end(state)
+            raise
+        return state
+
+    def end(self, state: SubBatch) -> None:
+        """Take the buffers back; what is bound to them serves the next sub-batch."""
+        self.pool.give(state.buffers)
+
+    def clear(self) -> None:
+        """Free everything."""
+        self._layouts.clear()
+        self.pool.clear()
+
+    def layout(self, row: Row) -> Layout:
+        """What is known of this row's signature."""
+        layout = self._layouts.get(row.signature)
+        if layout is not None:
+            self._layouts.move_to_end(row.signature)
+            return layout
+        layout = Layout(
+            self._layouts_made, row.signature, self._partition.boundaries, self.plan, self.capacity, self._becomes
+        )
+        self._layouts_made += 1
+        for name in self._partition.inputs:
+            if self.has_buffer(name):
+                boundary = self._partition.boundaries[name]
+                layout.learn(name, with_axis(boundary, row.values[name]).shape, 1)
+        self._layouts[row.signature] = layout
+        if len(self._layouts) > LAYOUTS_MAX:
+            self._layouts.popitem(last=False)
+        return layout
+
+    def _reframe(self, state: SubBatch) -> None:
+        """Find (or begin) the bindings for this sub-batch's present number of rows, turn and addresses."""
+        buffers = state.buffers
+        if buffers.attached is None or buffers.attached[0] != buffers.version:
+            buffers.attached = (buffers.version, OrderedDict())
+        frames: OrderedDict[tuple[int, int, int], Frame] = buffers.attached[1]
+        key = (state.layout.key, state.rows, state.turn)
+        frame = frames.get(key)
+        if frame is None:
+            frame = frames[key] = Frame(len(self._partition.pieces))
+            if len(frames) > FRAMES_MAX:
+                frames.popitem(last=False)
+        else:
+            frames.move_to_end(key)
+        state.frame = frame
+
+    def _slots(self, state: SubBatch) -> Mapping[str, int]:
+        return self.plan.turned if state.turn else self.plan.slot_of
+
+    def view(self, state: SubBatch, name: str) -> NDArray[Any]:
+        """A bound tensor of a sub-batch, with all executed rows."""
+        view = state.frame.views.get(name)
+        if view is None:
+            form = state.layout.forms[name]
+            view = state.buffers.view(self._slots(state)[name], form.dtype, form.shape(state.rows))
+            state.frame.views[name] = view
+        return view
+
+    def make_room(self, state: SubBatch, names: Sequence[str]) -> None:
+        """Have room for these tensors at the planned number of rows (another may have learned their shapes)."""
+        sizes = [0] * self.plan.count
+        slots = self._slots(state)
+        for name in names:
+            if self.has_buffer(name):
+                sizes[slots[name]] = max(sizes[slots[name]], state.layout.forms[name].nbytes(self.capacity))
+        if state.buffers.reserve(sizes):
+            self._reframe(state)
+
+    def _gather(self, state: SubBatch, name: str, given: Sequence[Any]) -> None:
+        """Store one input of all rows."""
+        boundary = self._partition.boundaries[name]
+        if boundary.kind is not Kind.ROWS or boundary.axis is None:
+            self._put(state, name, given[0])
+        elif self.has_buffer(name):
+            gathered(boundary, given, state.rows, out=self.view(state, name))
+        else:
+            state.values[name] = gathered(boundary, given, state.rows)
+
+    def _put(self, state: SubBatch, name: str, value: Any) -> None:
+        """Store a tensor with all executed rows."""
+        if self.has_buffer(name):
+            self.view(state, name)[...] = value
+        else:
+            state.values[name] = value
+
+    def scatter(self, state: SubBatch, name: str) -> list[Any]:
+        """One output, per request."""
+        boundary = self._partition.boundaries[name]
+        value = self._array(state, name)
+        return handed_out(boundary, value, state.rows, len(state.requests), joinable=self._partition.joinable)
+
+    def first_row(self, state: SubBatch, name: str) -> Any:
+        """A tensor as it would be for the first row alone; None where it cannot be taken apart."""
+        boundary = self._partition.boundaries[name]
+        value = self._array(state, name)
+        if boundary.kind is Kind.OPAQUE:
+            return None
+        if boundary.kind is Kind.SIZE:
+            return size_at(boundary, value, state.rows, 1)
+        if boundary.kind is Kind.ROWS and boundary.axis is not None:
+            return take_rows(value, boundary.axis, state.rows, [0])
+        return value
+
+    def _array(self, state: SubBatch, name: str) -> Any:
+        """A live tensor as an array (or list), wherever it lies."""
+        return self.view(state, name) if name in self.plan.slot_of else to_python(state.values[name])
+
+    # -- rows that move --------------------------------------------------------------------------------------------
+
+    def append(self, large: SubBatch, small: SubBatch, total: int, without: Collection[str] = ()) -> None:
+        """Copy the rows of ``small`` behind those of ``large``, which then executes ``total`` rows.
+
+        without: tensors whose content in ``small`` nobody needs.
+        """
+        have, more = len(large.requests), len(small.requests)
+        into, out_of = self._slots(large), self._slots(small)
+        rebuilt: dict[str, Any] = {}
+        for name in self.plan.moved[large.cursor]:
+            boundary = self._partition.boundaries[name]
+            if boundary.kind is Kind.SIZE:
+                rebuilt[name] = size_at(boundary, self._array(large, name), large.rows, total)
+            elif boundary.kind is not Kind.ROWS or boundary.axis is None:
+                continue
+            elif boundary.axis == 0 and name in into:
+                if name not in without:
+                    unit = large.layout.forms[name].unit_bytes
+                    target = large.buffers.bytes_of(into[name])[have * unit : (have + more) * unit]
+                    target[:] = small.buffers.bytes_of(out_of[name])[: more * unit]
+            else:
+                sides = [
+                    take_rows(self._array(side, name), boundary.axis, side.rows, range(len(side.requests)))
+                    for side in (large, small)
+                ]
+                rebuilt[name] = np.concatenate(sides, boundary.axis)
+        self._resize(large, total, rebuilt)
+
+    def keep(self, state: SubBatch, order: Sequence[int]) -> None:
+        """Keep these rows, in this order (see `survivors`: rows only move forward, into holes)."""
+        slots = self._slots(state)
+        rebuilt: dict[str, Any] = {}
+        for name in self.plan.moved[state.cursor]:
+            boundary = self._partition.boundaries[name]
+            if boundary.kind is Kind.SIZE:
+                rebuilt[name] = size_at(boundary, self._array(state, name), state.rows, len(order))
+            elif boundary.kind is not Kind.ROWS or boundary.axis is None:
+                continue
+            elif boundary.axis == 0 and name in slots:
+                unit = state.layout.forms[name].unit_bytes
+                memory = state.buffers.bytes_of(slots[name])
+                for row, origin in enumerate(order):
+                    if row != origin:
+                        memory[row * unit : (row + 1) * unit] = memory[origin * unit : (origin + 1) * unit]
+            else:
+                rebuilt[name] = take_rows(self._array(state, name), boundary.axis, state.rows, order)
+        self._resize(state, len(order), rebuilt)
+
+    def _resize(self, state: SubBatch, rows: int, rebuilt: Mapping[str, Any]) -> None:
+        """Execute another number of rows from now on, and store the tensors that had to be built anew for it."""
+        state.rows = rows
+        self._reframe(state)
+        for name, value in rebuilt.items():
+            self._put(state, name, value)
+
+
+def _can_be_bound(boundary: Boundary) -> bool:
+    """Whether a tensor is plain memory whose shape follows from signature and rows."""
+    return boundary.kind is not Kind.OPAQUE and boundary.dtype in ONNX_TYPES

@@ -1,0 +1,60 @@
+"""A sub-batch whose rows lie in buffers, and what is prepared for its present number of rows.
+
+Owns: `SubBatch` and `Frame`: data; `RowStore` fills and changes it.
+Must not know: how rows move, sessions, the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from numpy.typing import NDArray
+
+from lazybatch.executors.ort.buffers import BufferSet
+from lazybatch.executors.ort.layout import Layout
+from lazybatch.executors.tally import Tally
+
+Step = Callable[[], None]
+
+
+class Frame:
+    """All nodes bound to one buffer set for one layout, number of rows and turn; a step is None until first needed.
+
+    views: tensors as nodes see them. by_row: the same memory with the rows on the first axis. growing: by input that
+    grows: it, with rows and positions on the first two axes, and its slices. turned: the frame of the other turn.
+    """
+
+    __slots__ = ("by_row", "growing", "steps", "turned", "views")
+
+    def __init__(self, nodes: int) -> None:
+        self.steps: list[Step | None] = [None] * nodes
+        self.views: dict[str, NDArray[Any]] = {}
+        self.by_row: dict[str, NDArray[Any]] = {}
+        self.growing: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
+        self.turned: Frame | None = None
+
+
+class SubBatch:
+    """Rows that move together. rows: executed rows, padding included; the requests' rows come first.
+
+    turn: 1 in every second iteration, where carried tensors have changed places; else 0. tally: where rows go round.
+    """
+
+    __slots__ = ("buffers", "cursor", "frame", "layout", "requests", "rows", "tally", "turn", "values")
+
+    def __init__(self, requests: list[int], rows: int, layout: Layout, buffers: BufferSet) -> None:
+        self.requests = requests
+        self.rows = rows
+        self.layout = layout
+        self.buffers = buffers
+        self.frame: Frame
+        self.values: dict[str, Any] = {}
+        self.cursor = 0
+        self.turn = 0
+        self.tally: Tally | None = None
+
+    @property
+    def signature(self) -> Hashable:
+        """Rows of different signatures never join."""
+        return self.layout.signature

@@ -1,0 +1,119 @@
+"""A program with its models, ready to be served.
+
+Owns: `ProgramModel`: the `Model` contract for graphs with loops.
+Must not know: files, how models are cut, the scheduler, sub-batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from lazybatch.core.graph import Loop, Node, NodeGraph
+from lazybatch.errors import ExecutionError, InvalidInput
+from lazybatch.executors.base import Row
+from lazybatch.executors.partitioned import PartitionedModel
+from lazybatch.executors.program.admission import Admission
+from lazybatch.executors.program.executor import ProgramExecutor
+from lazybatch.executors.program.plan import StagePlan
+from lazybatch.executors.program.planner import plan_stages
+from lazybatch.executors.program.rows import ProgramResult
+from lazybatch.executors.program.sample import sample_inputs
+from lazybatch.program import Program, Reference
+
+__all__ = ["ProgramModel", "ProgramResult"]
+
+
+class ProgramModel:
+    """A `Model` of several stages, some of which loop.
+
+    program: what the stages are. models: by stage: its model, cut into nodes.
+    Raises `ModelError`, naming the stage and the tensor, where program and models do not fit each other.
+    """
+
+    def __init__(self, program: Program, models: Mapping[str, PartitionedModel]) -> None:
+        self.program = program
+        self.plans, board = plan_stages(program, models)
+        self._admission = Admission(program.name, self.plans, board)
+        self._outputs = {name: Reference.of(text) for name, text in program.outputs.items()}
+        self._graph = _graph(program.name, self.plans)
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self.program.name
+
+    @property
+    def models(self) -> dict[str, PartitionedModel]:
+        """By stage: its model."""
+        return {plan.name: plan.model for plan in self.plans}
+
+    @property
+    def graph(self) -> NodeGraph:
+        """All stages' nodes in order, called ``stage/node`` (``stage`` where it has one), and the loops over them."""
+        return self._graph
+
+    @property
+    def joinable(self) -> bool:
+        """Whether rows of different requests may share a sub-batch: at every stage."""
+        return self.reason is None
+
+    @property
+    def reason(self) -> str | None:
+        """Why rows cannot be joined, naming the stage; None where they can."""
+        return next((plan.alone for plan in self.plans if plan.alone is not None), None)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identity of the program, its models and their partitions."""
+        parts = [self.program.name, sorted(self.program.outputs.items())]
+        for stage, plan in zip(self.program.stages, self.plans, strict=True):
+            parts += [stage.name, sorted((name, repr(feed)) for name, feed in stage.feeds.items()), repr(stage.loop)]
+            parts.append(plan.model.fingerprint)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    @property
+    def threads(self) -> int | None:
+        """Threads that operators of the first stage share."""
+        threads: int | None = getattr(self.plans[0].model, "threads", None)
+        return threads
+
+    def admit(self, inputs: Any) -> Row:
+        """Check and copy one row; see `lazybatch.executors.program.admission`. Raises `InvalidInput`."""
+        return self._admission.admit(inputs)
+
+    def sample_row(self, seed: int) -> dict[str, Any]:
+        """One made-up row as callers give it, of shapes that every stage takes. Raises `InvalidInput`."""
+        return sample_inputs(self.program, self.plans, seed)
+
+    def executor(self, *, max_batch_size: int) -> ProgramExecutor:
+        """A fresh executor, with memory planned for ``max_batch_size`` rows of the shapes of `sample_row`.
+
+        Where rows of other shapes come, memory grows with the first of them; see `ProgramExecutor.plan`.
+        """
+        made = ProgramExecutor(
+            self.plans,
+            self._outputs,
+            max_batch_size=max_batch_size,
+            joinable=self.joinable,
+            loaded_bytes=sum(model.loaded_bytes for model in self.models.values()),
+        )
+        # A model may refuse made-up rows (an index out of range, say); then memory is laid out as real rows come.
+        with suppress(InvalidInput, ExecutionError):
+            made.plan(self.admit(self.sample_row(0)))
+        return made
+
+
+def _graph(model: str, plans: tuple[StagePlan, ...]) -> NodeGraph:
+    nodes: list[Node] = []
+    loops: list[Loop] = []
+    for plan in plans:
+        pieces = plan.partition.pieces
+        first = len(nodes)
+        names = [plan.name] if len(pieces) == 1 else [f"{plan.name}/{piece.name}" for piece in pieces]
+        nodes += [Node(name, piece.operators) for name, piece in zip(names, pieces, strict=True)]
+        if plan.loop is not None:
+            loops.append(Loop(plan.name, first, len(nodes), plan.loop.same_iteration, plan.loop.most))
+    return NodeGraph(model, tuple(nodes), tuple(loops))

@@ -1,0 +1,134 @@
+"""Rows of programs: what is taken, what is refused in which words, and what makes rows join."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lazybatch.errors import InvalidInput
+from lazybatch.program import Append, Carry, Feed, Repeat
+from tests.executors.program.test_model import models, single, translate
+
+__all__ = ["models"]
+
+
+def sound(length: int, width: int = 4) -> dict[str, Any]:
+    """A row of so many entries."""
+    return {"audio": np.zeros((length, width), np.float32)}
+
+
+def test_padded_sizes_make_rows_join(models: dict[str, Any]) -> None:
+    """Rows of one padded size are alike, whatever their lengths; their size is their length."""
+    model = translate(models)
+    short, long, other = (model.admit({"source": np.zeros((n, 4), np.float32)}) for n in (1, 3, 4))
+    assert short.signature == long.signature != other.signature
+    assert (short.size, long.size, other.size) == (1, 3, 4)
+    assert short.trips == (None,)
+
+
+def test_what_is_given_per_iteration_may_be_of_any_length(models: dict[str, Any]) -> None:
+    """Rows that make more iterations join those that make fewer; how many is known."""
+    model = single(models, "lstm", Repeat(carry={"s": "s_next"}, each={"x": "audio"}), "s")
+    one, other = model.admit(sound(1)), model.admit(sound(9))
+    assert one.signature == other.signature
+    assert (one.trips, other.trips) == ((1,), (9,))
+
+
+def test_rows_are_copied(models: dict[str, Any]) -> None:
+    """What the caller does to its array later is no matter."""
+    model = single(models, "lstm", Repeat(carry={"s": "s_next"}, each={"x": "audio"}), "s")
+    given = sound(2)
+    row = model.admit(given)
+    given["audio"][:] = 7
+    assert row.values["audio"].max() == 0
+
+
+def test_lengths_that_all_rows_share(models: dict[str, Any]) -> None:
+    """An input without a batch axis that is given a length makes rows of other lengths unlike."""
+    loop = Repeat(carry={"h": "h_next"}, trips="n", trips_max=4)
+    model = single(models, "clock", loop, "h", time=Feed(length_of="text"))
+    rows = [model.admit({"text": np.zeros(n), "n": 2}) for n in (3, 3, 4)]
+    assert model.joinable
+    assert rows[0].signature == rows[1].signature != rows[2].signature
+
+
+def test_values_that_all_rows_share(models: dict[str, Any]) -> None:
+    """Likewise for its value."""
+    loop = Repeat(carry={"h": "h_next"}, trips="n", trips_max=4)
+    model = single(models, "clock", loop, "h", time="rate")
+    rows = [model.admit({"rate": np.array(rate), "n": 2}) for rate in (8, 8, 16)]
+    assert model.joinable
+    assert rows[0].signature == rows[1].signature != rows[2].signature
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ([1], "a row of program 'translate' is a dict"),
+        ({}, "input 'source' is missing: program 'translate' takes 'source'"),
+        ({"source": np.zeros((2, 4), np.float32), "x": 1}, "unknown input 'x'"),
+        (
+            {"source": np.zeros((2, 5), np.float32)},
+            r"'source' has shape \[2, 5\], .* \(read by stage 'encoder' as 'source'",
+        ),
+        ({"source": np.zeros((2, 4))}, "'source' has dtype float64, expected float32 .*stage 'encoder'"),
+        ({"source": np.zeros((7, 4), np.float32)}, "'source' has 7 entries, more than the 6 it can be padded to"),
+    ],
+)
+def test_refused_rows(models: dict[str, Any], row: Any, says: str) -> None:
+    """Clear words for each mistake, naming the input and the stage that reads it."""
+    with pytest.raises(InvalidInput, match=says):
+        translate(models).admit(row)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (sound(0), r"'audio' has no entries, expected at least one \(read by stage 'step' as 'x'\)"),
+        (sound(2, 3), r"'audio' has shape \[2, 3\]"),
+        (sound(9), "'audio' makes 9 iterations of stage 'step'; it allows 5"),
+        ({"audio": np.float32(1)}, "'audio' has shape"),
+    ],
+)
+def test_refused_sequences(models: dict[str, Any], row: Any, says: str) -> None:
+    """What is given per iteration needs entries, of the right shape, and not too many."""
+    loop = Repeat(carry={"s": "s_next"}, each={"x": "audio"}, trips_max=5)
+    with pytest.raises(InvalidInput, match=says):
+        single(models, "lstm", loop, "s").admit(row)
+
+
+@pytest.mark.parametrize(
+    ("count", "says"),
+    [
+        (0, "'n' makes 0 iterations of stage 'step'; every row makes at least one"),
+        (5, "'n' makes 5 iterations of stage 'step'; it allows 4"),
+        ([1, 2], "'n' has shape .* expected one integer"),
+        (1.5, "do not fit int64 exactly"),
+    ],
+)
+def test_refused_counts(models: dict[str, Any], count: Any, says: str) -> None:
+    """A number of iterations is one whole number within the loop's limits."""
+    loop = Repeat(carry={"h": "h_next"}, iteration="time", trips="n", trips_max=4)
+    with pytest.raises(InvalidInput, match=says):
+        single(models, "clock", loop, "h").admit({"n": count})
+
+
+def test_entries_must_last_for_all_iterations(models: dict[str, Any]) -> None:
+    """Where another input says how many iterations there are, each needs an entry."""
+    loop = Repeat(carry={"s": "s_next"}, each={"x": "audio"}, trips="n")
+    model = single(models, "lstm", loop, "s")
+    assert model.admit({**sound(4), "n": 3}).trips == (3,)
+    with pytest.raises(InvalidInput, match="'audio' has 2 entries, but stage 'step' makes 3 iterations"):
+        model.admit({**sound(2), "n": 3})
+
+
+def test_room_limits_iterations(models: dict[str, Any]) -> None:
+    """A row cannot make more iterations than what grows has room for."""
+    loop = Repeat(carry={"h": Carry("h_next", "h"), "keys": Append("key", 0, 7)}, iteration="position", trips="n")
+    model = single(models, "decoder", loop, "h", memory="memory")
+    row = {"h": np.zeros(6, np.float32), "memory": np.zeros((3, 6), np.float32)}
+    assert model.admit({**row, "n": 7}).trips == (7,)
+    with pytest.raises(InvalidInput, match="it allows 7"):
+        model.admit({**row, "n": 8})
