@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import lazybatch as lb
+from lazybatch.api import assembly
+from lazybatch.config import BatcherOptions
 from lazybatch.core.lengths import LengthGuess
 from lazybatch.executors.program.model import ProgramModel
 from lazybatch.program import Append, Carry, Feed, Program, Repeat, Stage
@@ -186,3 +188,14 @@ def test_a_stream_that_is_left_frees_its_row(translate: ProgramModel) -> None:
     accounts(batcher.stats())
     executor: Any = batcher._executors["translate"]
     assert (executor._at, executor._rows) == ({}, {})
+
+
+def test_policies_are_told_what_the_engine_takes_around_an_iteration(count: ProgramModel) -> None:
+    """The table shown is the one measured; the one that is predicted with has the engine's time, too."""
+    table = flat_table(count)
+    served = assembly.assemble(
+        {"count": count}, BatcherOptions(), table=table, allow_foreign_table=True, limits={"max_batch_size": 4}
+    )
+    (lane,) = assembly.to_lanes(served, BatcherOptions())
+    assert served[0].table is table
+    assert lane.latency == table.dispatched(assembly.ITERATION_NS)

@@ -32,6 +32,9 @@ _log = logging.getLogger("lazybatch.api")
 QUICK_PROFILE_S = 5.0
 """How long to measure a model for which no latency table was given, in seconds."""
 _QUICK_REPEATS = 20
+ITERATION_NS = 300_000
+"""What the engine takes around a node of a graph with loops, about: deciding, keeping rows, handing out. Chains are cut
+so that it hardly counts; a loop's body is as short as it is, and letting rows in pays less often than a table says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,7 @@ def to_lanes(
     lanes = [
         LaneSpec(
             replace(one.model.graph, model=one.name),
-            latency=one.table,
+            latency=_as_dispatched(one),
             max_batch_size=one.options.max_batch_size,
             queue_capacity=one.options.queue_capacity,
             sla_ns=None if one.options.sla is None else to_ns(one.options.sla),
@@ -199,6 +202,13 @@ def to_lanes(
         for one in served
     ]
     return [made for one, lane in zip(served, lanes, strict=True) for made in _by_length(one, lane)]
+
+
+def _as_dispatched(one: Served) -> LatencyTable | None:
+    """The table that policies predict with."""
+    if one.table is None or not one.model.graph.loops:
+        return one.table
+    return one.table.dispatched(ITERATION_NS)
 
 
 def _by_length(one: Served, lane: LaneSpec) -> list[LaneSpec]:

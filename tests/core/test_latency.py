@@ -70,6 +70,16 @@ def test_algorithm_one_sums_the_static_nodes() -> None:
     assert net.remaining_ns(4) == (150, 110, 60, 0)
 
 
+def test_what_dispatching_takes_comes_on_top_of_every_entry() -> None:
+    """Every node, at every size, by as much; what was not measured is interpolated from that."""
+    given = table((100, 160))
+    more = given.dispatched(7)
+    assert more.nodes == given.nodes
+    for node in range(len(given.nodes)):
+        for rows in range(1, 5):
+            assert more.node_ns(node, rows) == given.node_ns(node, rows) + 7
+
+
 def test_best_rows_is_the_size_of_highest_throughput() -> None:
     """The largest size wins where batching pays, 1 where it does not, and the smallest of equals."""
     assert table((100, 160)).best_rows(4) == 4
