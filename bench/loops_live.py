@@ -32,7 +32,7 @@ from lazybatch.core.latency import LatencyTable
 from lazybatch.core.request import Request
 from lazybatch.demo.load import Offer
 from lazybatch.errors import InvalidInput
-from lazybatch.lengths import Lengths, guesses_for, read_lengths
+from lazybatch.lengths import Lengths, guesses_for, load_lengths
 from lazybatch.metrics import latency_summary
 from lazybatch.policies import make_policy
 from lazybatch.simulator import simulate
@@ -148,7 +148,7 @@ def prepare(chosen: argparse.Namespace) -> Bench:
         raise InvalidInput(f"{target.name}: its rows cannot share a batch: {model.reason}")
     rows = target.rows(POOL, seed=1)
     table = profiled(model, rows, chosen)
-    lengths = read_lengths(target.lengths)
+    lengths = load_lengths(target.lengths)
     mean_ns = alone_ns(model, table, [guess.mean_trips for guess in guesses_for(model.graph, lengths) if guess])
     return Bench(target, model, table, lengths, rows, chosen.max_batch_size, round(chosen.sla_x * mean_ns))
 

@@ -17,7 +17,7 @@ from typing import Any
 import lazybatch as lb
 from bench.programs import Looped
 from lazybatch.core.task import Task
-from lazybatch.lengths import read_lengths
+from lazybatch.lengths import load_lengths
 from lazybatch.metrics import Observer, latency_summary
 
 MODEL = "gnmt-tiny"
@@ -67,7 +67,7 @@ def measure_steps(subject: Looped, policy: str, *, rows_max: int, calls: int) ->
     with lb.LazyBatcher(
         model,
         table=table,
-        lengths=read_lengths(subject.lengths),
+        lengths=load_lengths(subject.lengths),
         sla=60.0,
         policy=policy,
         max_batch_size=rows_max,

@@ -17,7 +17,7 @@ from lazybatch.core.latency import LatencyTable
 from lazybatch.core.lengths import LengthGuess
 from lazybatch.core.policies import GraphBatching
 from lazybatch.errors import InvalidInput
-from lazybatch.lengths import Lengths, guesses_for, read_lengths
+from lazybatch.lengths import Lengths, guesses_for, load_lengths
 from lazybatch.simulator import requests_from, simulate
 from lazybatch.table_loops import graph_of, loops_of
 from lazybatch.trips import Trips, drawn, fixed
@@ -54,7 +54,7 @@ def read_loops(table: LatencyTable, lengths: Path | None, trips: str | None) -> 
         return None
     if (lengths is None) == (trips is None):
         raise InvalidInput(f"{table.model!r} has loops: say with --lengths FILE or --trips N how often rows go round")
-    made = Loops(None if lengths is None else read_lengths(lengths), trips)
+    made = Loops(None if lengths is None else load_lengths(lengths), trips)
     made.of(table, 1, 0)
     return made
 

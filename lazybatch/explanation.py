@@ -14,6 +14,7 @@ from typing import Any
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.scheduler import Decision
 from lazybatch.core.task import Comparison, Reason, Task
+from lazybatch.words import counted
 
 _NS_PER_MS = 1e6
 
@@ -22,8 +23,8 @@ _NS_PER_MS = 1e6
 class Explanation:
     """One decision; ``str`` of it is a sentence.
 
-    at_ns: when, on the driver's clock (`time.monotonic_ns` live, virtual in the simulator). node: name of the node that
-    ran next. rows: of the sub-batch that ran; opened: ids of the rows it began with, empty where it went on.
+    at_ns: when: nanoseconds since the batcher was made, or since virtual time 0 in the simulator. node: name of the
+    node that ran next. rows: of the sub-batch that ran; opened: ids of the rows it began with, empty where it went on.
     preempted: the sub-batch parked for it, or None. comparison: predicted cost in row-nanoseconds and predicted late
     rows, of going on and of starting, where the policy compared.
     joined: the rows opened joined the running loop at once, at its first node.
@@ -41,7 +42,7 @@ class Explanation:
     joined: bool = False
 
     def __str__(self) -> str:
-        rows = f"{self.rows} row{'' if self.rows == 1 else 's'}"
+        rows = counted(self.rows, "row")
         if not self.opened:
             what = f"sub-batch {self.sub_batch} ({rows}) goes on with {self.node!r}"
         elif self.joined:
@@ -75,25 +76,30 @@ def telling(task: Task) -> bool:
 
 
 def latest(
-    decisions: Sequence[Decision], graphs: Mapping[str, NodeGraph], most: int, model: str | None = None
+    decisions: Sequence[Decision],
+    graphs: Mapping[str, NodeGraph],
+    most: int,
+    model: str | None = None,
+    *,
+    start_ns: int = 0,
 ) -> list[Explanation]:
     """The last ``most`` decisions of a log, oldest first, without those that tell nothing.
 
-    model: of this model only.
+    model: of this model only. start_ns: reading of the log's clock from which they are to count.
     """
     chosen = (
         decision
         for decision in reversed(decisions)
         if telling(decision.task) and (model is None or decision.task.model == model)
     )
-    return [_explain(decision, graphs) for decision in islice(chosen, most)][::-1]
+    return [_explain(decision, graphs, start_ns) for decision in islice(chosen, most)][::-1]
 
 
-def _explain(decision: Decision, graphs: Mapping[str, NodeGraph]) -> Explanation:
+def _explain(decision: Decision, graphs: Mapping[str, NodeGraph], start_ns: int) -> Explanation:
     task = decision.task
     node = graphs[task.model].nodes[task.node].name
     return Explanation(
-        decision.now_ns,
+        decision.now_ns - start_ns,
         task.model,
         node,
         task.sub_batch,

@@ -81,50 +81,43 @@ class Lengths(Mapping[str, LengthGuess]):
         write_json(Path(path), {"lengths": FORMAT_VERSION, "coverage": self.coverage, "loops": loops})
 
 
-def load_lengths(path: str | Path) -> Lengths:
-    """Read a characterisation, as `Lengths.save` and ``lazybatch characterize`` write it.
+def load_lengths(path: str | Path, loop: str = ANY, coverage: float | None = None) -> Lengths:
+    """Lengths from a file: a characterisation, as `Lengths.save` and ``lazybatch characterize`` write it, or lengths as
+    somebody recorded them, an output length per row, or input and output length.
 
-    Raises `InvalidInput` saying what is wrong with the file.
-    """
-    path = Path(path)
-    document = _json(path)
-    if not isinstance(document, dict) or "lengths" not in document:
-        raise InvalidInput(
-            f"{str(path)!r} is not a characterisation of lengths: expected a JSON object with "
-            f'"lengths": {FORMAT_VERSION}, as `lazybatch characterize` writes it'
-        )
-    if document["lengths"] != FORMAT_VERSION:
-        raise InvalidInput(
-            f"lengths {str(path)!r} have format version {document['lengths']!r}, this lazybatch reads {FORMAT_VERSION}"
-        )
-    coverage, loops = document.get("coverage", COVERAGE), document.get("loops")
-    if isinstance(coverage, bool) or not isinstance(coverage, int | float):
-        raise InvalidInput(f"lengths {str(path)!r}: 'coverage' must be a number, got {coverage!r}")
-    if not isinstance(loops, dict) or not loops:
-        raise InvalidInput(f"lengths {str(path)!r}: 'loops' must be an object with a list per loop, got {loops!r:.80}")
-    return _made(
-        path, {loop: _pairs(f"lengths {str(path)!r}, loop {loop!r}", rows) for loop, rows in loops.items()}, coverage
-    )
-
-
-def read_lengths(path: str | Path, loop: str = ANY, coverage: float = COVERAGE) -> Lengths:
-    """Lengths from a file somebody recorded: an output length per row, or input and output length.
-
-    JSON (name ends in .json): a list of numbers, of [in, out] pairs, or of objects with "input" and "output"; or an
-    object with such a list per loop. Anything else: a line per row, ``out`` or ``in,out``; a first line that names the
-    columns says which is which; empty lines and lines that begin with ``#`` are skipped. A characterisation is taken,
-    too. loop: whose lengths they are, where the file does not say.
+    JSON (name ends in .json, or text that begins with a bracket): a characterisation; a list of numbers, of [in, out]
+    pairs, or of objects with "input" and "output"; or an object with such a list per loop. Anything else: a line per
+    row, ``out`` or ``in,out``; a first line that names the columns says which is which; empty lines and lines that
+    begin with ``#`` are skipped.
+    loop: whose lengths they are, where the file does not say. coverage: share of rows a guess is to cover; None: what a
+    characterisation says, else 0.9.
 
     Raises `InvalidInput` naming the line or entry.
     """
     path = Path(path)
-    if path.suffix != ".json":
-        return _made(path, {loop: _lines(path)}, coverage)
-    document = _json(path)
-    if isinstance(document, dict) and "lengths" in document:
-        return _made(path, load_lengths(path).pairs, coverage)
+    text = _text(path)
+    if path.suffix != ".json" and not text.lstrip().startswith(("{", "[")):
+        return _made(path, {loop: _lines(path, text)}, coverage)
+    document = _json(path, text)
+    # A recorded loop may be called "lengths": then a list stands there, and no version of the format.
+    if isinstance(document, dict) and not isinstance(document.get("lengths", []), list):
+        return _characterisation(path, document, coverage)
     lists = document if isinstance(document, dict) else {loop: document}
     return _made(path, {name: _pairs(f"lengths {str(path)!r}", rows) for name, rows in lists.items()}, coverage)
+
+
+def _characterisation(path: Path, document: dict[str, Any], coverage: float | None) -> Lengths:
+    if document["lengths"] != FORMAT_VERSION:
+        raise InvalidInput(
+            f"lengths {str(path)!r} have format version {document['lengths']!r}, this lazybatch reads {FORMAT_VERSION}"
+        )
+    own, loops = document.get("coverage", COVERAGE), document.get("loops")
+    if isinstance(own, bool) or not isinstance(own, int | float):
+        raise InvalidInput(f"lengths {str(path)!r}: 'coverage' must be a number, got {own!r}")
+    if not isinstance(loops, dict) or not loops:
+        raise InvalidInput(f"lengths {str(path)!r}: 'loops' must be an object with a list per loop, got {loops!r:.80}")
+    pairs = {loop: _pairs(f"lengths {str(path)!r}, loop {loop!r}", rows) for loop, rows in loops.items()}
+    return _made(path, pairs, own if coverage is None else coverage)
 
 
 def guesses_for(graph: NodeGraph, lengths: Mapping[str, LengthGuess]) -> tuple[LengthGuess | None, ...]:
@@ -142,18 +135,30 @@ def guesses_for(graph: NodeGraph, lengths: Mapping[str, LengthGuess]) -> tuple[L
     return tuple(lengths.get(name, lengths.get(ANY)) for name in known)
 
 
-def _made(path: Path, pairs: Mapping[str, Sequence[Pair]], coverage: float) -> Lengths:
+def _made(path: Path, pairs: Mapping[str, Sequence[Pair]], coverage: float | None) -> Lengths:
     try:
-        return Lengths(pairs, coverage)
+        return Lengths(pairs, COVERAGE if coverage is None else coverage)
     except InvalidInput as error:
         raise InvalidInput(f"lengths {str(path)!r}: {error}") from None
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path, text: str) -> Any:
     try:
-        return json.loads(_text(path))
+        return json.loads(text, object_pairs_hook=_once)
+    except InvalidInput as error:
+        raise InvalidInput(f"lengths {str(path)!r}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"lengths {str(path)!r}: damaged or not JSON ({error})") from error
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names are all different: of two loops of one name JSON would keep the last without a word."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise InvalidInput(f"{name!r} is given twice in one object")
+        found[name] = value
+    return found
 
 
 def _text(path: Path) -> str:
@@ -188,10 +193,10 @@ def _pair(where: str, row: object) -> Pair:
 _COLUMNS = {"input": _INPUTS, "output": _OUTPUTS}
 
 
-def _lines(path: Path) -> list[Pair]:
+def _lines(path: Path, text: str) -> list[Pair]:
     lines = [
         (number, [cell.strip() for cell in next(csv.reader([line]))])
-        for number, line in enumerate(_text(path).splitlines(), start=1)
+        for number, line in enumerate(text.splitlines(), start=1)
         if line.strip() and not line.lstrip().startswith("#")
     ]
     header = _header([cell.lower() for cell in lines[0][1]]) if lines else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,7 @@ def test_why() -> None:
     gate = Gate()
     model, _ = gated(gate)
     table = model.table(1_000_000)
+    before_ns = time.monotonic_ns()
     with lb.LazyBatcher(model, table=table, policy="lazy", sla=60.0) as batcher:
         first = batcher.submit(1)
         gate.entered.wait(LONG_S)
@@ -138,6 +140,7 @@ def test_why() -> None:
         assert (first.result(LONG_S), second.result(LONG_S)) == (112, 113)
     told = batcher.decisions()
     assert [one.opened for one in told] == [(0,), (1,)]
+    assert 0 <= told[0].at_ns <= told[1].at_ns <= time.monotonic_ns() - before_ns, "since the batcher was made"
     assert [one.preempted for one in told] == [None, told[0].sub_batch]
     assert "1 row started as sub-batch 1, sub-batch 0 is parked; preempt: newcomers catch up" in str(told[1])
     assert batcher.decisions(1) == told[1:] == batcher.decisions(1, model=batcher.decisions()[0].model)

@@ -58,7 +58,7 @@ def test_rows_that_cannot_be_served(tmp_path: Path) -> None:
     model = lb.load(write_program(tmp_path))
     found = lb.check(model, inputs=[{"source": [1, 99], "target": 2}] * 3)
     assert isinstance(found, ProgramReport)
-    assert (found.rows, found.equal) == (3, None)
+    assert (found.rows, found.failed, found.equal) == (3, 3, None)
     assert any("no row could be served" in note and "encoder" in note for note in found.notes)
 
 

@@ -76,6 +76,17 @@ class TestCheck:
         status, got = run_json(capsys, "check", small, "--inputs", tmp_path / "rows.npz")
         assert (status, got["rows"], got["trips_max_seen"]) == (0, 6, {"decoder": 6})
 
+    def test_rows_that_all_fail(self, capsys: pytest.CaptureFixture[str], small: Path, tmp_path: Path) -> None:
+        """Where none of the rows that were given gets an answer, the check does not hold; one that does is enough."""
+        source = np.array([[1, 99], [99, 1]])
+        np.savez(tmp_path / "rows.npz", source=source, target=np.array([2, 2]))
+        status, got = run_json(capsys, "check", small, "--inputs", tmp_path / "rows.npz")
+        assert (status, got["rows"], got["failed"], got["equal"]) == (1, 2, 2, None)
+        assert any("no row could be served" in note for note in got["notes"])
+        np.savez(tmp_path / "rows.npz", source=np.minimum(source, [[2, 2], [99, 99]]), target=np.array([2, 2]))
+        status, got = run_json(capsys, "check", small, "--inputs", tmp_path / "rows.npz")
+        assert (status, got["failed"], got["equal"]) == (0, 1, True)
+
     def test_rows_that_cannot_mix_iterations(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         """A body that is given one iteration number for all rows joins at equal iterations only, and check says so."""
         path = write_shared(tmp_path)
@@ -185,6 +196,9 @@ class TestCharacterize:
         assert "--loop must be the name" in refused(capsys, *base, "--loop", "")
         assert "cannot write" in refused(capsys, *base[:3], tmp_path / "nowhere" / "x.json")
         assert "cannot read the lengths" in refused(capsys, "characterize", tmp_path / "gone.csv", "-o", tmp_path / "x")
+        (tmp_path / "twice.json").write_text('{"decoder": [1, 2], "decoder": [3, 4]}')
+        text = refused(capsys, "characterize", tmp_path / "twice.json", "-o", tmp_path / "x")
+        assert "twice.json': 'decoder' is given twice" in text
 
 
 class TestSimulate:

@@ -53,6 +53,13 @@ def test_the_latest() -> None:
     assert latest([], GRAPHS, 5) == []
 
 
+def test_times_count_from_a_start() -> None:
+    """Where the log's clock did not begin at zero."""
+    (one,) = latest(LOG, GRAPHS, 1, start_ns=1_000_000)
+    assert one.at_ns == 500_003
+    assert str(one).startswith("0.500 ms, ")
+
+
 def test_records() -> None:
     """Every field is there to read, in JSON too, and none can be changed."""
     (one,) = latest(LOG, GRAPHS, 1)

@@ -25,6 +25,7 @@ PURE_STDLIB = frozenset(
 
 SHELL = (
     "errors",
+    "words",
     "config",
     "core",
     "program",
@@ -56,11 +57,12 @@ def _third(names: str = "") -> frozenset[str]:
     return frozenset(names.split())
 
 
-EXECUTORS = ("errors", "config", "core", "program", "partition", "executors")
+EXECUTORS = ("errors", "words", "config", "core", "program", "partition", "executors")
 
 RULES: dict[str, Rule] = {
     # layer 0
     "errors": Rule((), stdlib=PURE_STDLIB),
+    "words": Rule((), stdlib=PURE_STDLIB),
     "config": Rule(("errors", "core")),
     # layer 1
     "core": Rule(("errors", "config", "core"), stdlib=PURE_STDLIB),
@@ -82,7 +84,7 @@ RULES: dict[str, Rule] = {
         ("errors", "config", "core", "solver", "loop_solver", "kept_arrays", "partition.cache"), _third("numpy")
     ),
     "policies": Rule(("errors", "config", "core", "controls")),
-    "explanation": Rule(("errors", "config", "core")),
+    "explanation": Rule(("errors", "words", "config", "core")),
     "metrics": Rule(("errors", "config", "core"), _third("numpy")),
     "profiles": Rule(("errors", "config", "core")),
     "lengths": Rule(("errors", "core", "profiles")),
@@ -107,7 +109,9 @@ RULES: dict[str, Rule] = {
     "profiler": Rule((*SHELL, "executors"), _third("numpy rich")),
     # layer 4
     "api": Rule((*SHELL, "engine", "profiler"), _third("numpy")),
-    "checking": Rule(("errors", "core", "program", "partition", "executors", "engine", "api"), _third("numpy")),
+    "checking": Rule(
+        ("errors", "words", "core", "program", "partition", "executors", "engine", "api"), _third("numpy")
+    ),
     "": Rule((*SHELL, "checking", "engine", "profiler", "simulator", "api")),
     # layer 5
     "cli": Rule(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lazybatch.core.graph import Loop, NodeGraph
 from lazybatch.core.lengths import LengthGuess
 from lazybatch.errors import InvalidInput
-from lazybatch.lengths import ANY, Lengths, guesses_for, load_lengths, read_lengths
+from lazybatch.lengths import ANY, Lengths, guesses_for, load_lengths
 
 GRAPH = NodeGraph.chain("m", ["a", "b", "c"], [Loop("first", 0, 1), Loop("second", 1, 2)])
 
@@ -31,7 +30,7 @@ def test_pairs_in_every_form(tmp_path: Path, name: str, text: str) -> None:
     """Lines, columns by their names, JSON: the same rows."""
     path = tmp_path / name
     path.write_text(text)
-    assert read_lengths(path).pairs == {ANY: ((5, 9), (6, 11))}
+    assert load_lengths(path).pairs == {ANY: ((5, 9), (6, 11))}
 
 
 @pytest.mark.parametrize(("name", "text"), [("p.txt", "9\n11\n"), ("p.csv", "output\n9\n11\n"), ("p.json", "[9, 11]")])
@@ -39,7 +38,7 @@ def test_outputs_alone(tmp_path: Path, name: str, text: str) -> None:
     """Where no input length was recorded, rows have the size of requests that have none."""
     path = tmp_path / name
     path.write_text(text)
-    read = read_lengths(path, "decoder")
+    read = load_lengths(path, "decoder")
     assert read.pairs == {"decoder": ((1, 9), (1, 11))}
     assert not read.sized
 
@@ -86,6 +85,9 @@ BAD: dict[str, tuple[str, str, str]] = {
     "a triple": ("x.json", "[[1, 2, 3]]", "entry 1: expected an output length, or input and output"),
     "no output": ("x.json", '[{"input": 3}]', "entry 1: no output length"),
     "no list": ("x.json", "7", "expected a list with an entry per row, got 7"),
+    "a loop twice": ("x.json", '{"a": [1], "b": [2], "a": [3]}', "'a' is given twice in one object"),
+    "a made loop twice": ("x.json", '{"lengths": 1, "loops": {"a": [1], "a": [3]}}', "'a' is given twice"),
+    "a version in words": ("x.json", '{"lengths": "1", "loops": {"a": [1]}}', "format version '1'"),
     "no JSON": ("x.json", "[1,", "damaged or not JSON"),
     "no rows of a loop": ("x.json", '{"decoder": []}', "loop 'decoder': .*at least one is needed"),
     "no loops": ("x.json", "{}", "no loop has any"),
@@ -102,18 +104,27 @@ def test_bad_files(tmp_path: Path, case: str) -> None:
     name, text, words = BAD[case]
     (tmp_path / name).write_text(text)
     with pytest.raises(InvalidInput, match=words) as caught:
-        read_lengths(tmp_path / name)
+        load_lengths(tmp_path / name)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("document", [[1, 2], {"loops": {}}])
-def test_recorded_lengths_are_no_characterisation(tmp_path: Path, document: Any) -> None:
-    """`load_lengths` says what makes one."""
+def test_a_loop_called_lengths(tmp_path: Path) -> None:
+    """Where a list stands behind the name, it is a loop; where a number stands, it is the format's version."""
     path = tmp_path / "raw.json"
-    path.write_text(json.dumps(document))
-    with pytest.raises(InvalidInput, match="lazybatch characterize"):
-        load_lengths(path)
+    path.write_text(json.dumps({"lengths": [[5, 9]], "loops": [3]}))
+    assert load_lengths(path).pairs == {"lengths": ((5, 9),), "loops": ((1, 3),)}
+    load_lengths(path).save(path)
+    assert load_lengths(path).pairs == {"lengths": ((5, 9),), "loops": ((1, 3),)}
+
+
+def test_whose_coverage(tmp_path: Path) -> None:
+    """A characterisation says it, wherever it is kept; whoever asks for another one gets that."""
+    path = tmp_path / "made.txt"
+    Lengths({"decoder": [(1, 3)]}, 0.5).save(path)
+    assert (load_lengths(path).coverage, load_lengths(path, coverage=0.7).coverage) == (0.5, 0.7)
+    path.write_text("3")
+    assert (load_lengths(path).coverage, load_lengths(path, coverage=0.7).coverage) == (0.9, 0.7)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -121,4 +132,4 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes(b"\xff\xfe\x00\x80")
     for name in ("gone.txt", "x.txt"):
         with pytest.raises(InvalidInput, match=f"cannot read the lengths .*{name}"):
-            read_lengths(tmp_path / name)
+            load_lengths(tmp_path / name)

@@ -117,6 +117,7 @@ class LazyBatcher:
         self._tables = {one.name: one.table for one in served}
         self._only = next(iter(self._models)) if len(self._models) == 1 else None
         self._clock = MonotonicClock()
+        self._start_ns = self._clock.now_ns()
         self._executors: dict[str, Executor] = {}
         self._graphs = {lane.graph.model: lane.graph for lane in lanes}
         with claims.claim(chosen) as claimed:
@@ -273,14 +274,15 @@ class LazyBatcher:
     def decisions(self, last: int = 50, *, model: str | None = None) -> list[Explanation]:
         """The latest decisions, oldest first: what was started or held back, why, and the costs compared.
 
-        Each is a frozen record whose ``str`` is a sentence. Sub-batches that merely went on are left out. The log
-        reaches back over some 100,000 node runs. model: only this model's decisions.
+        Each is a frozen record whose ``str`` is a sentence; times count from when the batcher was made. Sub-batches
+        that merely went on are left out. The log reaches back over some 100,000 node runs. model: only this model's
+        decisions.
         Raises `InvalidInput` for an unknown model or a number that is none.
         """
         whole("last", last, 0, 1 << 31)
         name = None if model is None else self._name(model)
         decisions = [one for one in self._engine.decisions() if name is None or self._lanes[one.task.model] == name]
-        return latest(decisions, self._graphs, last)
+        return latest(decisions, self._graphs, last, start_ns=self._start_ns)
 
     @property
     def abandoned(self) -> bool:

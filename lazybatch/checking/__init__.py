@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, overload
 
-from lazybatch.checking.program import ProgramReport, StageReport, check_program
-from lazybatch.checking.single import CheckReport, check_model
+from lazybatch.checking.program import check_program
+from lazybatch.checking.reports import CheckReport, ProgramReport, StageReport
+from lazybatch.checking.single import check_model
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Model
 from lazybatch.executors.program.model import ProgramModel
@@ -28,6 +29,7 @@ def check(model: Model, *, inputs: Sequence[Any] | None = None) -> CheckReport |
 def check(model: Model, *, inputs: Sequence[Any] | None = None) -> CheckReport | ProgramReport:
     """Measure a model from `lazybatch.load`; a program stage by stage, and as a whole.
 
+    ``str`` of what is returned is the table that the command prints.
     inputs: of a program: rows to try it with, as `predict` takes them; by default they are made up.
     Raises `ModelError` where its directory no longer holds the whole model, `InvalidInput` for a plain callable.
     """

@@ -13,12 +13,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lazybatch.api import LazyBatcher
+from lazybatch.checking.reports import ProgramReport, StageReport
 from lazybatch.checking.rows import varied_rows
 from lazybatch.checking.single import check_model
 from lazybatch.core.policies.base import Choice, Start, View, most_urgent_first
@@ -37,59 +37,6 @@ TOLERANCE = 1e-3
 """Allowed difference of floats over their row's magnitude: rounding grows from iteration to iteration."""
 _SHOWN = 3
 _JOIN_SHARE = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class StageReport:
-    """One stage. nodes, joinable, reason, max_abs_diff, chain_over_whole, identical, notes: as of `CheckReport`.
-
-    loop: whether it loops. same_iteration: of a loop, whether its rows join at equal iterations only, which
-    ``same_iteration_reason`` explains; None for a chain.
-    """
-
-    stage: str
-    nodes: int
-    loop: bool
-    joinable: bool
-    reason: str | None
-    same_iteration: bool | None
-    same_iteration_reason: str | None
-    max_abs_diff: float | None
-    chain_over_whole: float | None
-    identical: bool | None
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramReport:
-    """stages: in order. joinable, reason: of the program. rows: served alone and joined; 0 where none could be made up.
-
-    equal: whether all rows got alone and joined the same answers; None where none was tried. different: what was not,
-    a few of it. joined_max_abs_diff: the largest difference of floats that was seen. trips_max_seen: the most
-    iterations of a row, by loop. merges, left_early, iterations: of the joined run, so that one sees what was tried.
-    notes: what could not be had.
-    """
-
-    model: str
-    nodes: int
-    joinable: bool
-    reason: str | None
-    stages: tuple[StageReport, ...]
-    rows: int
-    equal: bool | None
-    different: tuple[str, ...]
-    joined_max_abs_diff: float | None
-    trips_max_seen: dict[str, int]
-    merges: int
-    left_early: int
-    iterations: int
-    notes: tuple[str, ...]
-
-    @property
-    def identical(self) -> bool | None:
-        """Whether every stage's nodes answer what its whole model answers; None where it could not be compared."""
-        found = [stage.identical for stage in self.stages]
-        return False if False in found else None if None in found else True
 
 
 def check_program(model: ProgramModel, inputs: Sequence[Any] | None = None, *, seed: int = 0) -> ProgramReport:
@@ -118,6 +65,7 @@ def check_program(model: ProgramModel, inputs: Sequence[Any] | None = None, *, s
         reason=model.reason,
         stages=tuple(_stage(model, name) for name in model.models),
         rows=len(alone),
+        failed=len(failed),
         equal=not different if answered or different else None,
         different=tuple(different[:_SHOWN]),
         joined_max_abs_diff=gap,

@@ -1,6 +1,6 @@
 """What is said of a model of one file: may rows join, and what does serving it node by node cost?
 
-Owns: `check_model`, `CheckReport` and its measuring, node by node against the whole model in one process, interleaved.
+Owns: `check_model` and its measuring, node by node against the whole model in one process, interleaved.
 Must not know: how the model was cut, the scheduler, printing.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
 
+from lazybatch.checking.reports import CheckReport
 from lazybatch.errors import ExecutionError, InvalidInput
 from lazybatch.executors.base import Model
 from lazybatch.partition.pieces import Partition
@@ -36,25 +36,6 @@ class Partitioned(Model, Protocol):
 
     def whole_call(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         """The whole model on a batch, batch axis included, by output name."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """max_abs_diff: largest |joined - alone| the probes saw; None where no joined run succeeded.
-
-    chain_over_whole: median time of all nodes over that of the whole optimised model, at one row; None where no input
-    is known that the model accepts. identical: whether both gave the same answer bit for bit; None likewise.
-    notes: what could not be had as asked.
-    """
-
-    model: str
-    nodes: int
-    joinable: bool
-    reason: str | None
-    max_abs_diff: float | None
-    chain_over_whole: float | None
-    identical: bool | None
-    notes: tuple[str, ...]
 
 
 def check_model(model: Model) -> CheckReport:

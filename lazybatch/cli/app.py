@@ -82,7 +82,8 @@ def check_command(
 
     Exit status 1 when rows cannot be joined (``reason`` says why; the model can be served all the same, one row at a
     time), or when the nodes' answers are not the whole model's, bit for bit. A program is checked stage by stage, and
-    as a whole: rows that join and leave at random must get the answers they get alone.
+    as a whole: rows that join and leave at random must get the answers they get alone, and of rows given with --inputs
+    one at least must get an answer.
 
     Example: lazybatch check bert.onnx --json
     """

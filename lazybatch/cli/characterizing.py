@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lazybatch.cli.output import Report, aligned
+from lazybatch.cli.output import Report
 from lazybatch.core.lengths import LengthGuess
 from lazybatch.errors import InvalidInput
-from lazybatch.lengths import ANY, Lengths, read_lengths
+from lazybatch.lengths import ANY, Lengths, load_lengths
+from lazybatch.words import aligned, counted
 
 
 def run(path: Path, output: Path, loop: str, coverage: float) -> Report:
@@ -22,8 +23,7 @@ def run(path: Path, output: Path, loop: str, coverage: float) -> Report:
         raise InvalidInput(f"--coverage must be a share above 0 and at most 1, got {coverage}")
     if not output.parent.is_dir() or output.is_dir():
         raise InvalidInput(f"cannot write {str(output)!r}: no such folder, or a folder itself")
-    seen = read_lengths(path, loop, coverage)
-    seen = Lengths(seen.pairs, coverage)
+    seen = load_lengths(path, loop, coverage)
     seen.save(output)
     values = {
         "lengths": str(output),
@@ -62,14 +62,15 @@ def _values(guess: LengthGuess, steps: int) -> dict[str, object]:
 def _lines(name: str, guess: LengthGuess, steps: int, *, sized: bool) -> list[str]:
     title = "every loop" if name == ANY else f"loop {name!r}"
     share = f"{100 * guess.coverage:g} %"
-    lines = [f"{title}: {guess.seen} rows, dec_timesteps {steps} (covers {share}), mean {guess.mean_trips:.1f}"]
+    rows = counted(guess.seen, "row")
+    lines = [f"{title}: {rows}, dec_timesteps {steps} (covers {share}), mean {guess.mean_trips:.1f}"]
     if not sized or len(guess.groups) == 1:
         return lines
     pairs = [
         (
             f"  input up to {group.size_max}",
             f"dec_timesteps {group.covering[0]}, mean {group.mean[0]:.1f}, longest {len(group.covering)}, "
-            f"{group.rows} rows",
+            f"{counted(group.rows, 'row')}",
         )
         for group in guess.groups
     ]

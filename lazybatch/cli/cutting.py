@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lazybatch.cli.measuring import read_rows, seconds_of
-from lazybatch.cli.output import Report, aligned
+from lazybatch.cli.output import Report
 from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.loading import PROGRAM_SUFFIX
 from lazybatch.partition.pieces import Partition
@@ -20,6 +20,7 @@ from lazybatch.program import Program, Stage
 from lazybatch.program.examples import read_arrays
 from lazybatch.program.file import PROGRAM_FILE, is_program, load_program
 from lazybatch.program.saving import save_program
+from lazybatch.words import aligned, counted
 
 _SETTLED: Mapping[str, Any] = {"examples": None, "batch_axes": None, "tolerance": None}
 """What a stage that is partitioned already has no use for."""
@@ -130,13 +131,16 @@ def _report(made: Partition) -> Report:
         "pieces": pieces,
     }
     joining = "rows of different requests may share a batch" if made.joinable else f"rows run alone: {made.reason}"
-    lines = [f"{made.model}: {len(made.pieces)} nodes in {made.directory}; {joining}"]
+    lines = [f"{made.model}: {counted(len(made.pieces), 'node')} in {made.directory}; {joining}"]
     longest = sorted(made.pieces, key=lambda piece: -piece.cost_share)[:_SHOWN]
     lines += aligned(
-        [(piece.name, f"{100 * piece.cost_share:.1f} % of the time, {piece.operators} operators") for piece in longest]
+        [
+            (piece.name, f"{100 * piece.cost_share:.1f} % of the time, {counted(piece.operators, 'operator')}")
+            for piece in longest
+        ]
     )
     if len(made.pieces) > _SHOWN:
-        lines.append(f"... and {len(made.pieces) - _SHOWN} shorter ones")
+        lines.append(f"... and {counted(len(made.pieces) - _SHOWN, 'shorter one')}")
     notes = made.provenance.get("notes", [])
     lines += [f"note: {note}" for note in notes] if isinstance(notes, list) else []
     return Report(values, lines)

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lazybatch.cli.output import Report, aligned, milliseconds, progress_bar
+from lazybatch.cli.output import Report, milliseconds, progress_bar
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Model
 from lazybatch.loading import load, takes_examples
 from lazybatch.profiler import ITERATIONS, Progress, profile, verdict
 from lazybatch.profiler.judgement import Point
 from lazybatch.program.examples import read_arrays
+from lazybatch.words import aligned, counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ def run(options: Options) -> Report:
     with progress_bar(f"profiling {model.name}") as show:
 
         def progress(now: Progress) -> None:
-            show(now.share, f"{now.passes} passes, batch {now.rows}")
+            show(now.share, f"{counted(now.passes, 'pass')}, batch {now.rows}")
 
         table = profile(
             model,
@@ -83,7 +84,7 @@ def run(options: Options) -> Report:
         "fingerprint": model.fingerprint,
     }
     pairs = [
-        (f"{rows} row{'s' if rows > 1 else ''}", f"{milliseconds(ns / 1e6)}, {gain:.2f}x the throughput of one row")
+        (counted(rows, "row"), f"{milliseconds(ns / 1e6)}, {gain:.2f}x the throughput of one row")
         for rows, ns, gain in result.curve
     ]
     for name, points in result.stages:
@@ -91,7 +92,7 @@ def run(options: Options) -> Report:
         pairs.append(
             (name, f"{milliseconds(points[0][1] / 1e6)} for one row, {gain:.2f}x the throughput at {rows_most}")
         )
-    lines = [result.sentence, *aligned(pairs), f"{len(table.nodes)} nodes, table in {options.output}"]
+    lines = [result.sentence, *aligned(pairs), f"{counted(len(table.nodes), 'node')}, table in {options.output}"]
     if rows is None:
         lines.append(f"measured with made-up rows, {_shapes(model)}; give your own with --inputs if yours differ")
     return Report(values, lines)

@@ -73,9 +73,3 @@ def progress_bar(title: str) -> Iterator[Callable[[float, str], None]]:
 def milliseconds(value: object) -> str:
     """A number of milliseconds for people; a dash where there is none."""
     return f"{value:.3f} ms" if isinstance(value, int | float) else "-"
-
-
-def aligned(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Two columns."""
-    width = max((len(name) for name, _ in pairs), default=0)
-    return [f"{name:<{width}}  {value}" for name, value in pairs]

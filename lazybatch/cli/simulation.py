@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from lazybatch import policies
-from lazybatch.cli.output import Report, aligned, milliseconds
+from lazybatch.cli.output import Report, milliseconds
 from lazybatch.config import BATCH_SIZE_MAX, QUEUE_CAPACITY_MAX, whole
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
@@ -20,13 +20,14 @@ from lazybatch.core.scheduler import Decision
 from lazybatch.core.task import Task
 from lazybatch.errors import InvalidInput
 from lazybatch.explanation import latest, telling
-from lazybatch.lengths import read_lengths
+from lazybatch.lengths import load_lengths
 from lazybatch.metrics import Meter, Observer, latency_summary
 from lazybatch.profiles import load
 from lazybatch.simulator import SimulationResult, requests_from, simulate
 from lazybatch.table_loops import graph_of, loops_of
 from lazybatch.trace import TraceWriter
 from lazybatch.trips import Trips, drawn, fixed
+from lazybatch.words import aligned, counted
 from lazybatch.workload import poisson, recorded
 
 _EXPLAINED_MAX = 1_000_000
@@ -149,7 +150,7 @@ def _trips(options: Options, table: LatencyTable, requests: int) -> Trips | None
     if options.trips is not None:
         return fixed(table, options.trips)
     if options.lengths is not None:
-        return drawn(table, read_lengths(options.lengths), requests, options.seed)
+        return drawn(table, load_lengths(options.lengths), requests, options.seed)
     raise InvalidInput(
         f"{table.model!r} has the loop {loops[0].loop.name!r}: say how often rows go round it, with --lengths FILE or "
         "--trips N"
@@ -208,14 +209,14 @@ def _report(options: Options, table: LatencyTable, result: SimulationResult, met
         "reasons": dict(stats.reasons),
     }
     target = "no target" if options.sla_ms is None else f"target {options.sla_ms:g} ms"
-    offered_words = f"{offered} requests" + ("" if options.rate_rps is None else f" at {options.rate_rps:g}/s")
+    offered_words = counted(offered, "request") + ("" if options.rate_rps is None else f" at {options.rate_rps:g}/s")
     pairs = [
         ("mean latency", milliseconds(values["mean_ms"])),
         ("p50", milliseconds(values["p50_ms"])),
         ("p99", milliseconds(values["p99_ms"])),
         ("violations", f"{100 * result.violations:.2f} % ({len(result.late)} late, {len(result.dropped)} dropped)"),
         ("throughput", f"{result.throughput_rps:.1f}/s, processor busy {100 * stats.busy_ns / span_ns:.0f} %"),
-        ("rows per dispatch", f"{result.mean_batch:.2f} over {result.dispatches} dispatches"),
+        ("rows per dispatch", f"{result.mean_batch:.2f} over {counted(result.dispatches, 'dispatch')}"),
         ("preemptions", f"{result.preemptions}, merges {result.merges}"),
         *((f"  {reason}", str(count)) for reason, count in sorted(stats.reasons.items(), key=lambda item: -item[1])),
     ]

@@ -42,7 +42,7 @@ _DECISIONS_KEPT = 100_000
 
 
 class Decision(NamedTuple):
-    """One entry of the decision log."""
+    """One entry of the decision log. now_ns: reading of the driver's clock, as `Scheduler.schedule` was given it."""
 
     now_ns: int
     task: Task

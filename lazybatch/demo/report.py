@@ -12,6 +12,7 @@ from typing import Any
 
 from lazybatch.demo.serving import MODELS, POLICIES, Run, Setting
 from lazybatch.policies import DEFAULT
+from lazybatch.words import counted
 
 NEAR = 0.02
 """Goodputs closer than this share are called equal: one run of a few seconds cannot tell them apart."""
@@ -138,7 +139,7 @@ def show(runs: Sequence[Run], setting: Setting, said: Sequence[str], files: dict
     """Everything on stdout: what was served, the table, the verdicts, the files."""
     alone = ", ".join(f"{model} {setting.alone_ms[model]:.1f} ms alone" for model in MODELS)
     target = ", ".join(f"{model} {setting.sla_s[model] * 1e3:.0f} ms" for model in MODELS)
-    nodes = ", ".join(f"{model} in {len(setting.served[model].graph)} node(s)" for model in MODELS)
+    nodes = ", ".join(f"{model} in {counted(len(setting.served[model].graph), 'node')}" for model in MODELS)
     print(f"PP-OCR's direction model and recogniser, requests in equal parts: {nodes}; {alone}; targets: {target}.")
     lines_read = dict(example for run in runs for example in run.examples)
     for text, read in list(lines_read.items())[:3]:

@@ -10,7 +10,7 @@ import pytest
 import lazybatch as lb
 from bench import programs
 from bench.programs import Looped, served
-from lazybatch.lengths import guesses_for, read_lengths
+from lazybatch.lengths import guesses_for, load_lengths
 
 
 @pytest.mark.parametrize("name", ["g2p", "silero-vad"])
@@ -24,7 +24,7 @@ def test_rows_make_the_trips_they_are_said_to(name: str, tmp_path: Path, monkeyp
     with lb.LazyBatcher(model, policy="continuous", max_batch_size=4) as batcher:
         answers = batcher.predict_batch(rows)
     assert [answer.trips for answer in answers] == [subject.trips(row) for row in rows]
-    assert None not in guesses_for(model.graph, read_lengths(subject.lengths))
+    assert None not in guesses_for(model.graph, load_lengths(subject.lengths))
 
 
 def test_a_missing_package_is_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from graphs.build import BuildError
 from graphs.trained import LENGTHS_FILE, TRAINED
 from graphs.words import REAL, invented, words
 from lazybatch.core.lengths import LengthGuess
-from lazybatch.lengths import read_lengths
+from lazybatch.lengths import load_lengths
 from tests.graphs.interpreter import Interpreter
 from tests.graphs.replay import Course, replay
 from tests.serving import flat_table
@@ -242,7 +242,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "lengths.json",
         "program.json",
     ]
-    pairs = read_lengths(path.parent / LENGTHS_FILE).pairs["decoder"]
+    pairs = load_lengths(path.parent / LENGTHS_FILE).pairs["decoder"]
     assert len(pairs) == g2p.CHARACTERISED
     assert {output for _, output in pairs} <= set(range(1, g2p.STEPS_MAX + 1))
     assert np.corrcoef(np.array(pairs).T)[0, 1] > 0.7, "longer words have more phonemes"

@@ -13,7 +13,7 @@ import lazybatch as lb
 from graphs.programs import LENGTHS_FILE, ensure_program, torch_program
 from graphs.reference import Reference
 from graphs.sizes import FULL, TINY, Row, requests
-from lazybatch.lengths import guesses_for, read_lengths
+from lazybatch.lengths import guesses_for, load_lengths
 from tests.graphs.replay import Course, replay
 from tests.serving import flat_table
 
@@ -66,7 +66,7 @@ def test_rows_of_all_lengths_may_join(models: dict[str, Any], name: str) -> None
 def test_joined_answers_are_the_rows_own(tiny_zoo: Path, models: dict[str, Any], name: str, policy: str) -> None:
     """Rows arrive at random, enter running loops at any step, end while others go on, are withdrawn."""
     rows = requests(TINY[name], 40, seed=6)
-    lengths = guesses_for(models[name].graph, read_lengths(tiny_zoo / name / LENGTHS_FILE))
+    lengths = guesses_for(models[name].graph, load_lengths(tiny_zoo / name / LENGTHS_FILE))
     course = replay(models[name], rows, policy, seed=4, gap_nodes=5, withdrawn=0.2, lengths=lengths)
     check(name, tiny_zoo, rows, course.results)
     check_course(course, policy)
@@ -87,7 +87,7 @@ def test_many_rows(tiny_zoo: Path, models: dict[str, Any], name: str, policy: st
 def test_through_the_batcher(tiny_zoo: Path, models: dict[str, Any], name: str) -> None:
     """Live, under the default policy, all rows at once."""
     rows, model = requests(TINY[name], 20, seed=8), models[name]
-    lengths = read_lengths(tiny_zoo / name / LENGTHS_FILE)
+    lengths = load_lengths(tiny_zoo / name / LENGTHS_FILE)
     with lb.LazyBatcher(model, table=flat_table(model), sla=30.0, lengths=lengths, max_batch_size=8) as batcher:
         results = [future.result(timeout=120) for future in [batcher.submit(row) for row in rows]]
     check(name, tiny_zoo, rows, results)

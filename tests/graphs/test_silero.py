@@ -17,7 +17,7 @@ from graphs.__main__ import main
 from graphs.build import BuildError
 from graphs.sounds import RATE_HZ, sounds
 from graphs.trained import LENGTHS_FILE, TRAINED
-from lazybatch.lengths import read_lengths
+from lazybatch.lengths import load_lengths
 from tests.graphs.interpreter import Interpreter
 from tests.graphs.replay import Course, replay
 from tests.serving import flat_table
@@ -205,7 +205,7 @@ def test_requests_are_sounds_and_know_their_trips(program: Path) -> None:
     given = [silero.chunked(sound) for sound in sounds(6, seed=5)]
     assert all(np.array_equal(row["chunks"], chunks) for row, chunks in zip(made, given, strict=True))
     assert [TRAINED["silero-vad"].trips(row) for row in made] == [(len(chunks),) for chunks in given]
-    lengths = [length for _, length in read_lengths(program.parent / LENGTHS_FILE).pairs["voice"]]
+    lengths = [length for _, length in load_lengths(program.parent / LENGTHS_FILE).pairs["voice"]]
     assert 16 <= min(lengths) < 20
     assert 300 < max(lengths) <= 313
 
