@@ -42,7 +42,8 @@ def check_policy(policy: Any) -> None:
         )
     elif not isinstance(getattr(policy, "needs_table", None), bool):
         raise InvalidInput(
-            f"policy {policy!r} must say with needs_table, True or False, whether it needs latency tables"
+            f"policy {policy!r} does not say whether it needs latency tables: write `needs_table = False` "
+            f"(or True) into class {type(policy).__name__}"
         )
 
 

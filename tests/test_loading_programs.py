@@ -41,6 +41,11 @@ def halved(frames: np.ndarray) -> np.ndarray:
     return np.array(made)
 
 
+def test_programs_say_what_they_are(tmp_path: Path) -> None:
+    """Name, nodes, stages, and whether rows may join."""
+    assert repr(lb.load(write_program(tmp_path))) == "ProgramModel('small', 2 nodes in 2 stages, joinable)"
+
+
 def served(program: Any) -> None:
     """Rows of 1 to 9 frames get what they should, joined."""
     frames = [np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32) for n in range(1, 10)]

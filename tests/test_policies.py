@@ -81,6 +81,12 @@ class Undecided:
         """Nothing."""
 
 
+class Unsure(Undecided):
+    """Says it with something that is no flag."""
+
+    needs_table = None
+
+
 @pytest.mark.parametrize(
     ("policy", "told"),
     [
@@ -92,7 +98,8 @@ class Undecided:
         (["lazy"], r"got \['lazy'\]"),
         (GraphBatching, "an object with a method decide"),
         (object(), "an object with a method decide"),
-        (Undecided(), "needs_table, True or False"),
+        (Undecided(), r"write `needs_table = False` \(or True\) into class Undecided"),
+        (Unsure(), r"write `needs_table = False` \(or True\) into class Unsure"),
     ],
 )
 def test_what_is_no_policy_is_refused(policy: Any, told: str) -> None:

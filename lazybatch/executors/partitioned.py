@@ -13,6 +13,7 @@ from lazybatch.executors.chain import ChainExecutor
 from lazybatch.executors.cycle import Cycle
 from lazybatch.executors.sample import sample_row
 from lazybatch.partition.pieces import Partition
+from lazybatch.words import counted
 
 
 class PartitionedModel:
@@ -20,6 +21,10 @@ class PartitionedModel:
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
+
+    def __repr__(self) -> str:
+        joining = "joinable" if self.joinable else "not joinable"
+        return f"{type(self).__name__}({self.name!r}, {counted(len(self.graph), 'node')}, {joining})"
 
     @property
     def name(self) -> str:

@@ -24,6 +24,7 @@ from lazybatch.executors.base import Executor, MemoryPlan, Row
 from lazybatch.executors.padding.pad import Pad, trimmed
 from lazybatch.executors.padding.proof import Paddable, Proof, prove, stretched
 from lazybatch.partition.pieces import Partition
+from lazybatch.words import counted
 
 
 class Plannable(Executor, Protocol):
@@ -90,7 +91,8 @@ class PaddedModel:
         self._free = dict.fromkeys(pad.fills, pad.axis)
 
     def __repr__(self) -> str:
-        return f"PaddedModel({self.name!r}, {list(self.pad.to)})"
+        nodes = counted(len(self.graph), "node")
+        return f"PaddedModel({self.name!r}, {nodes}, joinable, padded to {list(self.pad.to)})"
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from lazybatch.executors.program.planner import plan_stages
 from lazybatch.executors.program.rows import ProgramResult
 from lazybatch.executors.program.sample import sample_inputs
 from lazybatch.program import Program, Reference
+from lazybatch.words import counted
 
 __all__ = ["ProgramModel", "ProgramResult"]
 
@@ -39,6 +40,10 @@ class ProgramModel:
         self._admission = Admission(program.name, self.plans, board)
         self._outputs = {name: Reference.of(text) for name, text in program.outputs.items()}
         self._graph = _graph(program.name, self.plans)
+
+    def __repr__(self) -> str:
+        nodes, stages = counted(len(self.graph), "node"), counted(len(self.plans), "stage")
+        return f"ProgramModel({self.name!r}, {nodes} in {stages}, {'joinable' if self.joinable else 'not joinable'})"
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ import pytest
 from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.executors.base import Executor, Model
 from lazybatch.executors.ort.model import OrtModel
+from lazybatch.words import counted
 from tests.executors.partitions import data_dependent, recurrent, residual
 
 
@@ -25,6 +26,7 @@ def test_it_is_a_model_with_an_executor(tmp_path: Path) -> None:
     assert model.joinable
     assert model.reason is None
     assert model.fingerprint == net.fingerprint
+    assert repr(model) == "OrtModel('tiny', 4 nodes, joinable)"
 
 
 def test_what_cannot_be_joined_says_why(tmp_path: Path) -> None:
@@ -32,6 +34,7 @@ def test_what_cannot_be_joined_says_why(tmp_path: Path) -> None:
     model = OrtModel(data_dependent(tmp_path))
     assert not model.joinable
     assert model.reason == "the shape of 'n' depends on values"
+    assert repr(model) == f"OrtModel({model.name!r}, {counted(len(model.graph), 'node')}, not joinable)"
 
 
 def test_a_row_is_admitted_or_refused(tmp_path: Path) -> None:

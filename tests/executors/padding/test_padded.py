@@ -154,7 +154,7 @@ def test_it_says_what_the_model_says(model: Any, plain: Any) -> None:
     """Name, nodes and threads are the model's; the identity is another one, because tables are others."""
     assert (model.name, len(model.graph), model.threads) == ("masked", len(plain.graph), plain.threads)
     assert model.fingerprint != plain.fingerprint
-    assert repr(model) == "PaddedModel('masked', [4, 8, 16])"
+    assert repr(model) == f"PaddedModel('masked', {len(plain.graph)} nodes, joinable, padded to [4, 8, 16])"
     assert lb.check(model).joinable
     executor = model.executor(max_batch_size=4)
     assert executor.memory().buffers_bytes >= 4 * 16 * WIDTH * 4
