@@ -25,11 +25,12 @@ Pair = namedtuple("Pair", "first second")
 
 
 class Wrapped(nn.Module):
-    """A function as a module."""
+    """A function as a module, in evaluation."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
+        self.eval()
 
     def forward(self, x: Tensor) -> Any:
         """Whatever the function answers."""

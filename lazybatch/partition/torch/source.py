@@ -87,7 +87,7 @@ def read_source(
     example_inputs: a tensor or a tuple (positional arguments), a mapping (arguments by name), or a list of mappings;
     batch axis included. An exported program brings its own. device: where it is to run; None: where its weights lie.
     A module that lies elsewhere is copied.
-    Raises `ModelError` for a program that cannot be read or a module that fails on its examples, `InvalidInput` for
+    Raises `ModelError` for a program that cannot be read or a module that is in training mode, `InvalidInput` for
     examples that are no arguments of the module.
     """
     if isinstance(given, str | Path):
@@ -98,6 +98,7 @@ def read_source(
         given = given.module()
     name = name or type(given).__name__
     requests = _requests(name, example_inputs)
+    _check_mode(name, given)
     if device is not None:
         given, requests = _moved(given, requests, _device(device))
     bound = [_bind(name, given, request) for request in requests]
@@ -114,6 +115,20 @@ def read_source(
         for label, place in zip(names, places, strict=True):
             values[label].append(to_array(others[place]))
     return Source(name, given, names, tuple(leaves), places, spec, values)
+
+
+def _check_mode(name: str, module: nn.Module) -> None:
+    """Raise `ModelError` for a module in training mode, or with a part that is: it would drop at random when served."""
+    if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):
+        return  # made of an exported program, which has one mode for good and refuses eval()
+    for path, part in module.named_modules():
+        # A module without a forward (a list of layers, say) does nothing itself: its flag says nothing.
+        if part.training and (part is module or type(part).forward is not nn.Module.forward):
+            where = "" if part is module else f": its part {path!r} ({type(part).__name__})"
+            raise ModelError(
+                f"module {name!r}{where} is in training mode: answers could be random, or depend on other rows; "
+                "call eval() first"
+            )
 
 
 def _device(asked: str | torch.device) -> torch.device:

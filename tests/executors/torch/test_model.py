@@ -44,6 +44,12 @@ def test_run_and_whole_call_agree(case: Case) -> None:
         assert np.array_equal(got[name], array) or (not case.exact and np.allclose(got[name], array, atol=1e-5))
 
 
+def test_it_says_what_it_is() -> None:
+    """Name, number of nodes, and whether rows may join."""
+    model = fine("tied")
+    assert repr(model) == f"TorchModel('Tied', {len(model.graph)} nodes, joinable)"
+
+
 def test_tensors_and_arrays_are_taken() -> None:
     """Rows may be given as tensors, with gradients too, or as arrays; what is wrong is told by name."""
     model = fine("tied")
@@ -176,7 +182,7 @@ def test_torch_needs_nothing_of_onnx(tmp_path: Path) -> None:
         "import sys\n"
         "sys.modules.update(dict.fromkeys(('onnx', 'onnxruntime', 'onnxscript')))\n"
         "import torch, lazybatch as lb\n"
-        "model = lb.load(torch.nn.Linear(3, 2), example_inputs=torch.ones(2, 3), cache=False)\n"
+        "model = lb.load(torch.nn.Linear(3, 2).eval(), example_inputs=torch.ones(2, 3), cache=False)\n"
         "print(model.joinable, len(model.run({'input': torch.ones(4, 3).numpy()})['output']))\n"
     )
     done = subprocess.run(

@@ -74,10 +74,26 @@ def test_writing_to_the_input_is_no_answer() -> None:
     assert np.array_equal(given, X.numpy())
 
 
+class Counting(nn.Module):
+    """Adds how often it was called, in evaluation too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, M) -> (N, M)."""
+        self.calls += 1
+        return x + self.calls
+
+
 def test_state_between_requests_is_refused() -> None:
-    """A module that writes its buffers when it runs (training mode, a counter) is refused with the buffer's name."""
+    """A module that writes its buffers when it runs is refused with their name; so is one exported in training."""
+    with pytest.raises(ModelError, match=r"writes its buffer .*calls.* call eval\(\)"):
+        flat(Counting().eval())
+    training = torch.export.export(nn.BatchNorm1d(6).train(), (X,))
     with pytest.raises(ModelError, match=r"writes its buffer .*running_mean.* call eval\(\)"):
-        flat(nn.BatchNorm1d(6).train())
+        flat_of(read_source(training, None), {})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +122,7 @@ def test_watching_gives_inner_values() -> None:
 
 def test_a_failing_operator_is_told_in_one_line() -> None:
     """What torch raises comes as `ExecutionError`, without its listing of the graph."""
-    module = nn.Embedding(4, 2)
+    module = nn.Embedding(4, 2).eval()
     run, _ = flat(module, torch.zeros(3, 2, dtype=torch.int64)).watch(())
     with pytest.raises(ExecutionError, match="index out of range") as caught:
         run({"input": np.full((1, 2), 9)})

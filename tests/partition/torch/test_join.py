@@ -62,7 +62,7 @@ def test_mixing_modules_are_refused(function: Callable[[Tensor], Tensor], said: 
 
 def test_served_alone_answers_are_the_modules() -> None:
     """A refused module still runs node by node, one row at a time, rows given and answered without a batch axis."""
-    model = load_fine(Mixing(), X)
+    model = load_fine(Mixing().eval(), X)
     assert len(model.graph) > 1
     executor = model.executor(max_batch_size=1)
     executor.open(0, {3: model.admit({"x": X[1]})}, 1)
@@ -90,7 +90,7 @@ def test_a_fixed_number_of_rows_is_one_request() -> None:
 def test_require_joinable() -> None:
     """Asked to, loading refuses what cannot be joined."""
     with pytest.raises(ModelError, match=r"rows cannot share a batch: .*a row changes"):
-        load_fine(Mixing(), X, require_joinable=True)
+        load_fine(Mixing().eval(), X, require_joinable=True)
 
 
 def test_data_dependent_control_flow() -> None:
@@ -102,7 +102,7 @@ def test_data_dependent_control_flow() -> None:
 def test_module_that_fails_on_its_examples() -> None:
     """A module that does not take its own examples is told so before anything else."""
     with pytest.raises(ModelError, match=r"fails on its example_inputs: .*shapes cannot be multiplied"):
-        load_fine(nn.Linear(3, 3), X)
+        load_fine(nn.Linear(3, 3).eval(), X)
 
 
 def test_declared_axes() -> None:
@@ -127,7 +127,7 @@ def test_axes_in_the_order_they_are_tried() -> None:
     source = read_source(sound("recurrent").module(), sound("recurrent").batch(2))
     assert first_axes(source) == {"steps": 0}
     assert tied_axes(source)[0] == {"steps": 1, "state": 1, "cell": 1, "lengths": 0}
-    features = read_source(Mixing(), X)
+    features = read_source(Mixing().eval(), X)
     assert tied_axes(features) == [{"x": 0}]
 
 
@@ -141,7 +141,7 @@ def test_identity_tells_modules_apart() -> None:
 
 def test_the_refusal_that_came_furthest_is_told() -> None:
     """A declared axis that fails is the reason given, with the evidence of what outputs did."""
-    source = read_source(Mixing(), X)
+    source = read_source(Mixing().eval(), X)
     _, verdict = judge_torch(source, None, None)
     evidence: Any = verdict.evidence
     assert evidence.grew == {"output": 0}

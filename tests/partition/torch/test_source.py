@@ -26,9 +26,9 @@ class Many(nn.Module):
 def test_inputs_are_named_by_parameter_and_path() -> None:
     """Tensors are named after what callers write; containers give paths; other arguments are constants."""
     with pytest.raises(InvalidInput, match="do not fit the forward"):
-        read_source(Many(), {"x": torch.ones(2)})
+        read_source(Many().eval(), {"x": torch.ones(2)})
     one = torch.ones(2)
-    source = read_source(Many(), {"x": one, "d": {"a": one, "b": (one, 3)}, "flag": True, "z": one})
+    source = read_source(Many().eval(), {"x": one, "d": {"a": one, "b": (one, 3)}, "flag": True, "z": one})
     assert source.names == ("x", "d.a", "d.b.0", "z")
     assert source.name == "Many"
     called = source.called()
@@ -42,10 +42,10 @@ def test_positional_arguments() -> None:
         def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
             return x + sum(rest)
 
-    one = torch.ones(2)
-    assert read_source(Rest(), (one, one, one)).names == ("x", "rest_0", "rest_1")
-    assert read_source(Rest(), one).names == ("x",)
-    assert read_source(Rest(), np.ones(2, np.float32)).names == ("x",)
+    one, module = torch.ones(2), Rest().eval()
+    assert read_source(module, (one, one, one)).names == ("x", "rest_0", "rest_1")
+    assert read_source(module, one).names == ("x",)
+    assert read_source(module, np.ones(2, np.float32)).names == ("x",)
 
 
 def test_several_requests() -> None:
@@ -78,6 +78,28 @@ def test_device_is_checked() -> None:
         with pytest.raises(InvalidInput, match="sees no CUDA device"):
             read_source(Wrapped(torch.sin), torch.ones(1), device="cuda")
     assert read_source(sound("tied").module(), torch.ones(2, 8), device="cpu").name == "Tied"
+
+
+def test_training_mode_is_refused() -> None:
+    """Dropout would be served as it trains: a module in training, or a part, is named; exported ones are fixed."""
+    x, module = torch.ones(2, 4), nn.Sequential(nn.Linear(4, 4), nn.Dropout())
+    with pytest.raises(ModelError, match=r"module 'Sequential' is in training mode: .*call eval\(\) first"):
+        read_source(module, x)
+    module.eval()[1].train()
+    with pytest.raises(ModelError, match=r"'Sequential': its part '1' \(Dropout\) is in training mode: .*call eval"):
+        read_source(module, x)
+    assert read_source(module.eval(), x).names == ("input",)
+    program = torch.export.export(module, (x,))
+    assert read_source(program.module(), x).names == ("input",)
+    assert read_source(program, None).names == ("input",)
+
+
+def test_a_list_of_layers_has_no_mode() -> None:
+    """What only holds layers does nothing itself, so its flag is not looked at."""
+    module = Wrapped(torch.sin)
+    module.held = nn.ModuleList([nn.Linear(2, 2).eval()])
+    assert module.held.training
+    assert read_source(module, torch.ones(1)).names == ("x",)
 
 
 def test_exported_program_brings_examples(tmp_path: Path) -> None:
