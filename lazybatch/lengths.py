@@ -19,6 +19,7 @@ from typing import Any
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lengths import COVERAGE, LengthGuess
 from lazybatch.errors import InvalidInput
+from lazybatch.files import read_text, unrepeated
 from lazybatch.profiles import write_json
 
 ANY = "*"
@@ -95,7 +96,7 @@ def load_lengths(path: str | Path, loop: str = ANY, coverage: float | None = Non
     Raises `InvalidInput` naming the line or entry.
     """
     path = Path(path)
-    text = _text(path)
+    text = read_text(path, "lengths")
     if path.suffix != ".json" and not text.lstrip().startswith(("{", "[")):
         return _made(path, {loop: _lines(path, text)}, coverage)
     document = _json(path, text)
@@ -144,30 +145,11 @@ def _made(path: Path, pairs: Mapping[str, Sequence[Pair]], coverage: float | Non
 
 def _json(path: Path, text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=unrepeated)
     except InvalidInput as error:
         raise InvalidInput(f"lengths {str(path)!r}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"lengths {str(path)!r}: damaged or not JSON ({error})") from error
-
-
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose names are all different: of two loops of one name JSON would keep the last without a word."""
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise InvalidInput(f"{name!r} is given twice in one object")
-        found[name] = value
-    return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(
-            f"cannot read the lengths {str(path)!r}: {getattr(error, 'strerror', None) or error}"
-        ) from error
 
 
 def _pairs(where: str, rows: object) -> list[Pair]:

@@ -25,6 +25,7 @@ PURE_STDLIB = frozenset(
 
 SHELL = (
     "errors",
+    "files",
     "words",
     "config",
     "core",
@@ -63,11 +64,12 @@ RULES: dict[str, Rule] = {
     # layer 0
     "errors": Rule((), stdlib=PURE_STDLIB),
     "words": Rule((), stdlib=PURE_STDLIB),
+    "files": Rule(("errors",)),
     "config": Rule(("errors", "core")),
     # layer 1
     "core": Rule(("errors", "config", "core"), stdlib=PURE_STDLIB),
     # layer 2
-    "program": Rule(("errors", "core"), _third("numpy")),
+    "program": Rule(("errors", "files", "core"), _third("numpy")),
     "partition": Rule(
         ("errors", "config", "core", "partition", "executors.ort.session"),
         _third("numpy networkx onnx onnxruntime torch"),
@@ -75,7 +77,7 @@ RULES: dict[str, Rule] = {
     "executors": Rule(EXECUTORS, _third("numpy")),
     "executors.ort": Rule(EXECUTORS, _third("numpy onnxruntime")),
     "executors.torch": Rule(EXECUTORS, _third("numpy torch")),
-    "workload": Rule(("errors", "config", "core"), _third("numpy")),
+    "workload": Rule(("errors", "files", "config", "core"), _third("numpy")),
     "bounds": Rule(("errors", "config", "core"), _third("numpy")),
     "solver": Rule(("errors", "config", "core"), _third("numpy")),
     "loop_solver": Rule(("errors", "config", "core", "solver"), _third("numpy")),
@@ -87,7 +89,7 @@ RULES: dict[str, Rule] = {
     "explanation": Rule(("errors", "words", "config", "core")),
     "metrics": Rule(("errors", "config", "core"), _third("numpy")),
     "profiles": Rule(("errors", "config", "core")),
-    "lengths": Rule(("errors", "core", "profiles")),
+    "lengths": Rule(("errors", "files", "core", "profiles")),
     "table_loops": Rule(("errors", "core")),
     "trips": Rule(("errors", "core", "lengths", "table_loops")),
     "trace": Rule(("errors", "config", "core", "metrics")),

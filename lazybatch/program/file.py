@@ -20,11 +20,12 @@ A stage may also have ``examples`` (an ``.npz`` file), ``batch_axes`` and ``tole
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from lazybatch.errors import InvalidInput, ModelError
+from lazybatch.files import unrepeated
 from lazybatch.program.parts import Append, Carry, Feed, Repeat
 from lazybatch.program.spec import Program, Stage
 
@@ -66,7 +67,7 @@ def load_program(path: str | Path) -> Program:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unrepeated)
     except OSError as error:
         raise InvalidInput(f"cannot read the program {str(path)!r}: {error.strerror or error}") from error
     except InvalidInput as error:
@@ -76,16 +77,6 @@ def _document(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or "program" not in document:
         raise InvalidInput(f'{str(path)!r} is not a program: expected a JSON object with "program": {FORMAT_VERSION}')
     return document
-
-
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON allows a key twice, and the last one would win without a word."""
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise InvalidInput(f"{key!r} is given twice in one object")
-        found[key] = value
-    return found
 
 
 def _program(path: Path, document: Mapping[str, Any]) -> Program:

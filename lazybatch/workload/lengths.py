@@ -13,7 +13,8 @@ from itertools import accumulate
 from pathlib import Path
 
 from lazybatch.errors import InvalidInput
-from lazybatch.workload.traces import positive_whole, read_text
+from lazybatch.files import read_text
+from lazybatch.workload.traces import positive_whole
 
 
 def weighted_lengths(weights: Mapping[int, float], requests: int, seed: int = 0) -> list[int]:

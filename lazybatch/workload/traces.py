@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lazybatch.errors import InvalidInput
+from lazybatch.files import read_text
 from lazybatch.workload.arrivals import NS_PER_S
 
 Entry = tuple[str, Any]
@@ -92,16 +93,6 @@ def _column(records: list[tuple[str, Mapping[str, Any]]], name: str) -> list[Ent
         if value is None:
             raise InvalidInput(f"{where}: no {name}, but other requests of the trace have one")
     return held
-
-
-def read_text(path: Path, what: str) -> str:
-    """A text file. Raises `InvalidInput` where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(
-            f"cannot read the {what} {str(path)!r}: {getattr(error, 'strerror', None) or error}"
-        ) from error
 
 
 def _lines(path: Path) -> list[Entry]:
