@@ -15,9 +15,9 @@ from lazybatch.api import assembly
 from lazybatch.config import BatcherOptions
 from lazybatch.core.lengths import LengthGuess
 from lazybatch.executors.program.model import ProgramModel
-from lazybatch.program import Append, Carry, Feed, Program, Repeat, Stage
+from lazybatch.program import Carry, Program, Repeat, Stage
 from tests.engine.kit import LONG_S, accounts
-from tests.executors.program import bodies
+from tests.executors.program import bodies, programs
 from tests.executors.program.programs import matches, plain
 from tests.serving import flat_table
 
@@ -27,37 +27,14 @@ TOLERANCE = 2e-6
 
 @pytest.fixture(scope="module")
 def count(tmp_path_factory: pytest.TempPathFactory) -> ProgramModel:
-    """A loop in whole numbers that counts from one input to another and ends at the latest after five steps."""
-    body: Any = lb.load(bodies.counter(tmp_path_factory.mktemp("count") / "counter.onnx"), cache=False)
-    loop = Repeat(carry={"n": Carry("n_next", "from")}, done="finished", trips_max=5, collect=("square",))
-    outputs = {"n": "count.n", "squares": "count.square"}
-    return ProgramModel(Program("count", (Stage("count", body, {"target": "to"}, loop),), outputs), {"count": body})
+    """A loop in whole numbers."""
+    return programs.count(tmp_path_factory.mktemp("count"))
 
 
 @pytest.fixture(scope="module")
 def translate(tmp_path_factory: pytest.TempPathFactory) -> ProgramModel:
-    """Encoder, decoder with a cache and rows at their own positions, and something behind it."""
-    folder = tmp_path_factory.mktemp("translate")
-    makers = (("encoder", bodies.encoder), ("attention", bodies.attention), ("tail", bodies.tail))
-    parts: dict[str, Any] = {name: lb.load(make(folder / f"{name}.onnx"), cache=False) for name, make in makers}
-    loop = Repeat(
-        carry={"h": Carry("h_next", "encoder.h"), "keys": Append("key", 0, 7)},
-        iteration="position",
-        done="finished",
-        trips_max=6,
-        collect=("token",),
-    )
-    stages = (
-        Stage("encoder", parts["encoder"], {"source": Feed("source", (3, 6)), "length": Feed(length_of="source")}),
-        Stage("decoder", parts["attention"], {"memory": "encoder.memory"}, loop),
-        Stage(
-            "tail",
-            parts["tail"],
-            {"tokens": Feed("decoder.token", (8,)), "count": Feed(length_of="decoder.token"), "h": "decoder.h"},
-        ),
-    )
-    outputs = {"tokens": "decoder.token", "score": "tail.score"}
-    return ProgramModel(Program("translate", stages, outputs), {stage.name: stage.model for stage in stages})
+    """Encoder, decoder and something behind it."""
+    return programs.translate(tmp_path_factory.mktemp("translate"))
 
 
 def counts(rows: int, seed: int = 1) -> list[dict[str, Any]]:

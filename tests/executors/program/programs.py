@@ -1,22 +1,62 @@
-"""Programs evaluated plainly, one row alone, and run through an executor in any legal order.
+"""Programs over the bodies; evaluated plainly, one row alone; and run through an executor in any legal order.
 
-Owns: `plain` and `Course`. Must not know: how programs are executed.
+Owns: `count`, `translate`, `plain` and `Course`. Must not know: how programs are executed.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import lazybatch as lb
 from lazybatch.errors import ExecutionError
 from lazybatch.executors.admission import row_dims
 from lazybatch.executors.base import Row
 from lazybatch.executors.program.model import ProgramModel
 from lazybatch.partition.pieces import Kind
-from lazybatch.program import Append, Feed, Reference, Stage
+from lazybatch.program import Append, Carry, Feed, Program, Reference, Repeat, Stage
+from tests.executors.program import bodies
+
+STEP = Repeat(
+    carry={"h": Carry("h_next", "encoder.h"), "keys": Append("key", 0, 7)},
+    iteration="position",
+    done="finished",
+    trips_max=6,
+    collect=("token",),
+)
+"""How the decoder step of `bodies.attention` goes round."""
+
+
+def count(folder: Path) -> ProgramModel:
+    """A loop in whole numbers that counts from one input to another and ends at the latest after five steps."""
+    body: Any = lb.load(bodies.counter(folder / "counter.onnx"), cache=False)
+    loop = Repeat(carry={"n": Carry("n_next", "from")}, done="finished", trips_max=5, collect=("square",))
+    outputs = {"n": "count.n", "squares": "count.square"}
+    return ProgramModel(Program("count", (Stage("count", body, {"target": "to"}, loop),), outputs), {"count": body})
+
+
+def translate(folder: Path, **outputs: str) -> ProgramModel:
+    """Encoder, decoder with a cache and rows at their own positions, and something behind it.
+
+    outputs: besides the tokens and their score.
+    """
+    makers = (("encoder", bodies.encoder), ("attention", bodies.attention), ("tail", bodies.tail))
+    parts: dict[str, Any] = {name: lb.load(make(folder / f"{name}.onnx"), cache=False) for name, make in makers}
+    stages = (
+        Stage("encoder", parts["encoder"], {"source": Feed("source", (3, 6)), "length": Feed(length_of="source")}),
+        Stage("decoder", parts["attention"], {"memory": "encoder.memory"}, STEP),
+        Stage(
+            "tail",
+            parts["tail"],
+            {"tokens": Feed("decoder.token", (8,)), "count": Feed(length_of="decoder.token"), "h": "decoder.h"},
+        ),
+    )
+    named = {"tokens": "decoder.token", "score": "tail.score", **outputs}
+    return ProgramModel(Program("translate", stages, named), {stage.name: stage.model for stage in stages})
 
 
 def plain(model: ProgramModel, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from lazybatch.executors.ort.model import OrtModel
 from lazybatch.executors.program.model import ProgramModel
 from lazybatch.program import Append, Carry, Feed, Program, Repeat, Stage
 from tests.executors.partitions import cut, rows
-from tests.executors.program import bodies, torch_bodies
+from tests.executors.program import bodies, programs, torch_bodies
 from tests.executors.program.programs import Course, matches, plain
 
 ROWS_MAX = 8
@@ -46,39 +46,14 @@ def speech(folder: Path) -> ProgramModel:
 
 @pytest.fixture(scope="module")
 def count(folder: Path) -> ProgramModel:
-    """A loop that finds out by itself when it is done, in whole numbers."""
-    body: Any = lb.load(bodies.counter(folder / "counter.onnx"), cache=False)
-    loop = Repeat(carry={"n": Carry("n_next", "from")}, done="finished", trips_max=5, collect=("square",))
-    stage = Stage("count", body, {"target": "to"}, loop)
-    return program("count", (stage,), {"n": "count.n", "squares": "count.square"})
+    """A loop in whole numbers."""
+    return programs.count(folder)
 
 
 @pytest.fixture(scope="module")
 def translate(folder: Path) -> ProgramModel:
-    """Encoder, decoder with a cache and rows at their own positions, and something behind it."""
-    parts: dict[str, Any] = {
-        name: lb.load(make(folder / f"{name}.onnx"), cache=False)
-        for name, make in (("encoder", bodies.encoder), ("attention", bodies.attention), ("tail", bodies.tail))
-    }
-    loop = Repeat(
-        carry={"h": Carry("h_next", "encoder.h"), "keys": Append("key", 0, 7)},
-        iteration="position",
-        done="finished",
-        trips_max=6,
-        collect=("token",),
-    )
-    length = Feed(length_of="source")
-    stages = (
-        Stage("encoder", parts["encoder"], {"source": Feed("source", (3, 6)), "length": length}),
-        Stage("decoder", parts["attention"], {"memory": "encoder.memory"}, loop),
-        Stage(
-            "tail",
-            parts["tail"],
-            {"tokens": Feed("decoder.token", (8,)), "count": Feed(length_of="decoder.token"), "h": "decoder.h"},
-        ),
-    )
-    outputs = {"tokens": "decoder.token", "score": "tail.score", "keys": "decoder.keys", "memory": "encoder.memory"}
-    return program("translate", stages, outputs)
+    """Encoder, decoder and something behind it; cache and memory are outputs, too."""
+    return programs.translate(folder, keys="decoder.keys", memory="encoder.memory")
 
 
 @pytest.fixture(scope="module")

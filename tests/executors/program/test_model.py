@@ -14,16 +14,10 @@ from lazybatch.core.graph import Loop
 from lazybatch.errors import ExecutionError
 from lazybatch.executors.program.model import ProgramModel
 from lazybatch.executors.program.rows import ProgramResult
-from lazybatch.program import Append, Carry, Feed, Program, Repeat, Stage
+from lazybatch.program import Carry, Feed, Program, Repeat, Stage
 from tests.executors.program import bodies
+from tests.executors.program.programs import STEP
 
-STEP = Repeat(
-    carry={"h": Carry("h_next", "encoder.h"), "keys": Append("key", 0, 7)},
-    iteration="position",
-    done="finished",
-    trips_max=6,
-    collect=("token",),
-)
 OUTPUTS = {"tokens": "decoder.token"}
 
 
