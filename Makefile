@@ -38,7 +38,7 @@ slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow
 
 coverage: $(STAMP)
-	$(BIN)/python -m pytest -q --cov --cov-report=term-missing:skip-covered tests/core
+	HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -q --cov --cov-report=term-missing:skip-covered tests/core
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -75,6 +75,14 @@ def test_a_body_of_several_nodes() -> None:
         assert late_rows([going(one, 1, (deadline, 2)), going(one, 0, (deadline, 2))], 0) == late
 
 
+def test_rows_that_another_loop_follows_wait_for_the_others() -> None:
+    """Steps of 3, 2 and 1 rows, 16 + 14 + 12: who is done waits for the next, and all go on together for 16."""
+    two = Lane(loop_spec(2, (0, 1), (1, 2), table=linear("m", nodes=2, fixed=10, per_row=2), max_batch_size=4))
+    for deadline, late in ((58, 0), (57, 3)):
+        requests = [Request(k, "m", 0, deadline, trips=(k + 1, 1)) for k in range(3)]
+        assert late_rows([Going.newcomers(two, requests, [False] * 3)], 0) == late
+
+
 def test_the_oracle_follows_loops_beside_static_models() -> None:
     """A static model's row is admitted while the rows in the loop can spare its 100 ns, and not a nanosecond later."""
     for deadline, joins in ((50 + 10 + 100 + 10 + 4, True), (50 + 10 + 100 + 10 + 3, False)):
