@@ -1,0 +1,244 @@
+"""The live sweep over all models there are: the default policy beside the alternatives, on this machine.
+
+Owns: which models, the ratios between policies, the page and the picture that come of them.
+Must not know: how one model is swept (`sla_sweep`).
+
+A cell is a model, a rate and an SLA target. All policies serve the same arrivals in turns, seed by seed. Ratios are
+taken seed by seed, between runs that follow one another; what is shown and judged is their median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench import sla_sweep, sweep_options, sweep_runs
+from bench.common import Report, make_folder, parser, progress, run_script
+from bench.sweep_runs import Row
+from bench.variants import variants
+from lazybatch.config import whole
+from lazybatch.errors import InvalidInput
+
+STATIC = ("resnet50", "vgg16", "mobilenetv2", "bert-base", "minilm", "ppocr-det", "ppocr-rec", "ppocr-cls")
+LOOPS = ("gnmt-short", "transformer-short", "las-short", "silero-vad", "g2p")
+QUICK = ("ppocr-cls", "g2p")
+OURS = "lookahead"
+POLICIES = ("serial", "graph:0", OURS)
+LOOP_POLICIES = ("graph:0", "continuous", OURS)
+NOISE = 0.05
+"""By so much a live ratio may miss 1 and still be called equal."""
+REQUESTS_LEAST = 40
+"""Of a run, where the model is so slow that --seconds hold fewer."""
+
+EPILOG = f"""\
+models     {", ".join((*STATIC, *LOOPS))},
+           and whatever bench/sla_sweep.py --live takes
+loads      shares of what the best batch size can serve by the profile that is made first; of models with loops, of what
+           whole batches can
+targets    multiples of S(1), the time of one mean row alone
+
+examples
+  python bench/zoo_sweep.py --quick
+  python bench/zoo_sweep.py --json out/bench/zoo.json -o out/bench/zoo
+  python bench/zoo_sweep.py --models resnet50 bert-base --seconds 10 --seeds 5
+
+Written to DIR: zoo.md and zoo.png.
+status: 0 all targets are met, 1 one is not, 2 bad input
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Policies side by side. mean_ms, p99_ms: by policy, one per seed. met: share in time by policy, of all seeds."""
+
+    model: str
+    loops: bool
+    load: float
+    rate_rps: float
+    sla_ms: float
+    mean_ms: dict[str, list[float]] = field(default_factory=dict)
+    p99_ms: dict[str, list[float]] = field(default_factory=dict)
+    met: dict[str, float] = field(default_factory=dict)
+
+    def over(self, other: str, measure: str = "mean_ms") -> float:
+        """Ours over another's, the median of the seeds."""
+        return statistics.median(self.seeds_over(other, measure))
+
+    def seeds_over(self, other: str, measure: str = "mean_ms") -> list[float]:
+        """Ours over another's, seed by seed."""
+        values = getattr(self, measure)
+        return [ours / theirs for ours, theirs in zip(values[OURS], values[other], strict=True)]
+
+    def best_other(self, measure: str = "mean_ms") -> str:
+        """The one that ours does worst against."""
+        return max((title for title in self.mean_ms if title != OURS), key=lambda title: self.over(title, measure))
+
+
+def options() -> argparse.ArgumentParser:
+    """The command line."""
+    made = parser((__doc__ or "").split("\n")[0], EPILOG)
+    made.add_argument("--models", nargs="+", metavar="M", help="(all named below)")
+    made.add_argument("--load", nargs="+", type=float, default=[0.5, 0.9], metavar="L", help="(0.5 0.9)")
+    made.add_argument("--sla-x", nargs="+", type=float, default=[3.0, 10.0], metavar="X", help="(3 10)")
+    made.add_argument("--seconds", type=float, metavar="S", help="length of a run (6)")
+    made.add_argument("--seeds", type=int, metavar="N", help="runs of each (3)")
+    made.add_argument("-o", "--output", type=Path, default=Path("out/bench/zoo"), metavar="DIR", help="(%(default)s)")
+    made.add_argument("--no-plots", action="store_true", help="needs no matplotlib then")
+    return made
+
+
+def fill(chosen: argparse.Namespace) -> None:
+    """Fill in defaults and refuse what cannot be. Raises `InvalidInput`."""
+    for name, usual, small in (("models", [*STATIC, *LOOPS], list(QUICK)), ("seconds", 6.0, 1.0), ("seeds", 3, 1)):
+        if getattr(chosen, name) is None:
+            setattr(chosen, name, small if chosen.quick else usual)
+    whole("--seeds", chosen.seeds, 1, 1000)
+    for name in ("load", "sla_x", "seconds"):
+        values = getattr(chosen, name)
+        for value in values if isinstance(values, list) else [values]:
+            if not 0 < value < 1e6:
+                raise InvalidInput(f"--{name.replace('_', '-')} must be positive, got {value}")
+
+
+def swept(name: str, chosen: argparse.Namespace) -> tuple[list[Row], bool]:
+    """The rows of one model, and whether it has loops. Raises `InvalidInput` for a model that is none."""
+    words = ["--live", name, "--seeds", chosen.seeds, "--seconds", chosen.seconds]
+    words += ["--sla-x", *chosen.sla_x, "--load", *chosen.load, *(["--quick"] if chosen.quick else [])]
+    mine = sweep_options.options().parse_args(list(map(str, words)))
+    sweep_options.fill(mine)
+    sweep_options.check(mine)
+    setting, model, inputs = sla_sweep.prepare(mine)
+    if not chosen.quick:
+        mine.seconds = max(mine.seconds, REQUESTS_LEAST / (min(chosen.load) * setting.capacity_rps))
+    loops = setting.loops is not None
+    told_ms = sweep_options.targets(mine, name, setting.alone_ms, setting.least_ms)
+    rates = sweep_options.rates(mine, setting.capacity_rps)
+    planned = list(sweep_runs.runs(variants(LOOP_POLICIES if loops else POLICIES), rates, mine.seeds, told_ms))
+    return [row | {"model": name} for row in sla_sweep.sweep_live(setting, model, inputs, planned)], loops
+
+
+def cells(rows: Sequence[Row], *, loops: bool) -> Iterator[Cell]:
+    """One model's rows, side by side. Raises `InvalidInput` where a run answered nothing."""
+    for load, sla_ms in sorted({(row["load"], row["sla_ms"]) for row in rows}):
+        here = [row for row in rows if (row["load"], row["sla_ms"]) == (load, sla_ms)]
+        made = Cell(here[0]["model"], loops, load, here[0]["rate_rps"], sla_ms)
+        for title in dict.fromkeys(row["policy"] for row in here):
+            mine = sorted((row for row in here if row["policy"] == title), key=lambda row: row["seed"])
+            if any(row["mean_ms"] is None for row in mine):
+                raise InvalidInput(
+                    f"{made.model}: {title} answered nothing at {made.rate_rps:.4g}/s; give more --seconds"
+                )
+            made.mean_ms[title] = [row["mean_ms"] for row in mine]
+            made.p99_ms[title] = [row["p99_ms"] for row in mine]
+            made.met[title] = sum(row["met"] for row in mine) / sum(row["judged"] for row in mine)
+        yield made
+
+
+def judge(report: Report, found: Sequence[Cell]) -> None:
+    """The default against the best other in each cell; of static models that is what must not be above 1."""
+    for cell in found:
+        name = f"{cell.model}/{cell.load:.2g}/{cell.sla_ms:.4g} ms"
+        report.at_most(f"mean_over_best_other/{name}", cell.over(cell.best_other()), 1 + NOISE)
+    failed = sum(row["failed"] + row["policy_failures"] for row in report.rows)
+    report.figure("failed_calls_and_policies", failed, "0", failed == 0)
+
+
+def page(report: Report, found: Sequence[Cell]) -> str:
+    """What was found, as Markdown."""
+    about = report.provenance()
+    stand = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    lines = [
+        "# All models, live",
+        "",
+        f"Made by `{about['command']}` on {about['date'][:10]}: {about['machine']['cpu']}, {about['machine']['cores']} "
+        f"cores; {stand}.",
+        "Open-loop Poisson arrivals, the same for all policies of a seed, which take turns. Latencies: median of the",
+        "seeds' means and 99th percentiles. Load: the rate over what the best batch size can serve by the profile",
+        "(of models with loops: whole batches); a machine that slows down later is overloaded at 0.9.",
+        "",
+        "| Model | Load | Rate 1/s | Target ms | Policy | Mean ms | p99 ms | In time | Mean, lookahead over it |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in found:
+        for title, means_ms in cell.mean_ms.items():
+            ratio = "" if title == OURS else f"{cell.over(title):.2f}"
+            bold = "**" if title == OURS else ""
+            lines.append(
+                f"| {cell.model} | {cell.load:.2g} | {cell.rate_rps:.4g} | {cell.sla_ms:.3g} | {bold}{title}{bold} | "
+                f"{statistics.median(means_ms):.4g} | {statistics.median(cell.p99_ms[title]):.4g} | "
+                f"{100 * cell.met[title]:.1f} % | {ratio} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def draw(found: Sequence[Cell], path: Path) -> None:
+    """Ours over the best other in every cell: a dot per cell, a thin one per seed."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    models = list(dict.fromkeys(cell.model for cell in found))
+    loads = sorted({round(cell.load, 2) for cell in found})
+    figure, axis = plt.subplots(figsize=(8, 1.2 + 0.42 * len(models)), layout="constrained")
+    for cell in found:
+        rank = loads.index(round(cell.load, 2))
+        at = models.index(cell.model) + 0.3 * (rank - (len(loads) - 1) / 2)
+        other = cell.best_other()
+        seeds = cell.seeds_over(other)
+        axis.scatter(seeds, [at] * len(seeds), s=12, color=f"C{rank}", alpha=0.35)
+        axis.scatter([cell.over(other)], [at], s=42, color=f"C{rank}")
+    for rank, load in enumerate(loads):
+        axis.scatter([], [], s=42, color=f"C{rank}", label=f"load {load:g}")
+    axis.axvline(1, color="black", linewidth=0.8)
+    axis.set_xscale("log")
+    axis.set_yticks(range(len(models)), models)
+    axis.invert_yaxis()
+    axis.set_xlabel("mean latency, lookahead over the best other policy [ratio; less is better]")
+    axis.set_title("live; large: median, small: single seeds; both targets", fontsize=9)
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter("{x:g}")
+    axis.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main(chosen: argparse.Namespace) -> int:
+    """Sweep one model after the other; write after each, so that what was measured is never lost."""
+    fill(chosen)
+    make_folder(chosen.output)
+    report = Report("bench/zoo_sweep.py", settings=vars(chosen))
+    found: list[Cell] = []
+    for name in chosen.models:
+        progress(name)
+        rows, loops = swept(name, chosen)
+        report.rows += rows
+        found += cells(rows, loops=loops)
+        (chosen.output / "zoo.md").write_text(page(report, found), encoding="utf-8")
+    judge(report, found)
+    _show(found)
+    sla_sweep.note_lateness(report.rows)
+    if not chosen.no_plots:
+        draw(found, chosen.output / "zoo.png")
+    return report.finish(chosen.json)
+
+
+def _show(found: Sequence[Cell]) -> None:
+    print(f"{'model':20}{'load':>6}{'SLA ms':>9}  {'best other':12}{'mean ratio':>11}{'p99 ratio':>11}{'in time':>9}")
+    for cell in found:
+        other: Any = cell.best_other()
+        print(
+            f"{cell.model:20}{cell.load:>6.2f}{cell.sla_ms:>9.3g}  {other:12}{cell.over(other):>11.3f}"
+            f"{cell.over(other, 'p99_ms'):>11.3f}{cell.met[OURS]:>9.3f}"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main, options().parse_args()))

@@ -1,0 +1,78 @@
+"""The sweep over all models, at its smallest, and its judgement by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import zoo_sweep
+from bench.common import Report
+from lazybatch.errors import InvalidInput
+
+
+def _row(policy: str, seed: int, mean_ms: float | None, load: float = 0.5, sla_ms: float = 9.0) -> dict[str, Any]:
+    return {
+        "model": "m",
+        "policy": policy,
+        "seed": seed,
+        "load": load,
+        "rate_rps": 100 * load,
+        "sla_ms": sla_ms,
+        "mean_ms": mean_ms,
+        "p99_ms": mean_ms,
+        "met": 8,
+        "judged": 10,
+        "failed": 0,
+        "policy_failures": 0,
+    }
+
+
+def test_ratios_are_of_equal_seeds_and_the_best_other_is_found() -> None:
+    """Ours over serial: 2/1, 3/2, 9/9; over graph 1/2 each: the median is 1.5, against serial, and misses the target."""
+    means = {"lookahead": (2.0, 3.0, 9.0), "serial": (1.0, 2.0, 9.0), "graph:0": (4.0, 6.0, 18.0)}
+    report = Report("test")
+    report.rows = [_row(title, seed, values[seed]) for title, values in means.items() for seed in (2, 0, 1)]
+    (cell,) = zoo_sweep.cells(report.rows, loops=False)
+    assert cell.best_other() == "serial"
+    assert cell.over("serial") == 1.5
+    assert cell.over("graph:0") == 0.5
+    assert cell.met["lookahead"] == 0.8
+    zoo_sweep.judge(report, [cell])
+    assert report.figures["mean_over_best_other/m/0.5/9 ms"] == {"value": 1.5, "target": "<= 1.05", "holds": False}
+    assert "| m | 0.5 | 50 | 9 | serial | 2 | 2 | 80.0 % | 1.50 |" in zoo_sweep.page(report, [cell])
+
+
+def test_a_cell_per_load_and_target() -> None:
+    """Rates and targets are not mixed."""
+    rows = [_row("lookahead", 1, 1.0, load, sla_ms) for load in (0.5, 0.9) for sla_ms in (9.0, 30.0)]
+    found = [(cell.load, cell.sla_ms) for cell in zoo_sweep.cells(rows, loops=True)]
+    assert found == [(0.5, 9.0), (0.5, 30.0), (0.9, 9.0), (0.9, 30.0)]
+
+
+def test_a_run_without_an_answer_is_refused() -> None:
+    """It has no latency to compare."""
+    with pytest.raises(InvalidInput, match="lookahead answered nothing at 50/s"):
+        list(zoo_sweep.cells([_row("lookahead", 1, None)], loops=False))
+
+
+def test_the_smallest_sweep(tmp_path: Path) -> None:
+    """A real classifier, served: page, picture and JSON are there, every policy has its place, no call failed."""
+    words = ["--quick", "--models", "ppocr-cls", "--seconds", "0.3", "--load", "0.4", "--sla-x", "10"]
+    chosen = zoo_sweep.options().parse_args([*words, "-o", str(tmp_path), "--json", str(tmp_path / "zoo.json")])
+    assert zoo_sweep.main(chosen) in (0, 1)
+    document = json.loads((tmp_path / "zoo.json").read_text())
+    assert {row["policy"] for row in document["rows"]} == set(zoo_sweep.POLICIES)
+    assert document["figures"]["failed_calls_and_policies"]["holds"]
+    assert (tmp_path / "zoo.md").read_text().count("ppocr-cls |") == len(zoo_sweep.POLICIES)
+    assert (tmp_path / "zoo.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("words", [["--load", "0"], ["--seconds", "-1"], ["--seeds", "0"], ["--models", "none"]])
+def test_bad_options(words: list[str], tmp_path: Path) -> None:
+    """Refused before anything is served."""
+    chosen = zoo_sweep.options().parse_args([*words, "--quick", "-o", str(tmp_path)])
+    with pytest.raises(InvalidInput):
+        zoo_sweep.main(chosen)
