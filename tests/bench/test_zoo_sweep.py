@@ -31,7 +31,7 @@ def _row(policy: str, seed: int, mean_ms: float | None, load: float = 0.5, sla_m
 
 
 def test_ratios_are_of_equal_seeds_and_the_best_other_is_found() -> None:
-    """Ours over serial: 2/1, 3/2, 9/9; over graph 1/2 each: the median is 1.5, against serial, and misses the target."""
+    """Ours over serial: 2/1, 3/2, 9/9; over graph 1/2 each: the median, 1.5 against serial, misses the target."""
     means = {"lookahead": (2.0, 3.0, 9.0), "serial": (1.0, 2.0, 9.0), "graph:0": (4.0, 6.0, 18.0)}
     report = Report("test")
     report.rows = [_row(title, seed, values[seed]) for title, values in means.items() for seed in (2, 0, 1)]
