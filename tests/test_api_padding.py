@@ -150,7 +150,7 @@ def test_every_length_is_measured(model: Any, tmp_path: Any) -> None:
     assert not list(tmp_path.iterdir())
     with lb.LazyBatcher(model, table=made, max_batch_size=2) as batcher:
         batcher.predict(text(3))
-        policy = batcher._engine.scheduler._policy
+        policy = batcher._engine.scheduler._guarded.policy
         assert isinstance(policy, Riding)
         lanes = {lane.model: lane.spec for lane in batcher._engine.scheduler.lanes}
     assert lanes["masked/4"].latency is not None

@@ -19,7 +19,7 @@ from tests.engine.kit import LONG_S, AddChain, Gate, accounts, gated, held, uppe
 
 def policy_of(batcher: lb.LazyBatcher) -> Any:
     """The policy that decides in a batcher."""
-    return batcher._engine.scheduler._policy
+    return batcher._engine.scheduler._guarded.policy
 
 
 def table_of_upper() -> tuple[lb.CallableModel, lb.LatencyTable]:

@@ -85,7 +85,7 @@ def test_while_nothing_waits_the_policy_is_not_asked(core: Core) -> None:
     assert scheduler.schedule(0) is None
     scheduler.add(row(0))
     scheduler.complete(run(scheduler, 0), 1)
-    scheduler._policy = Asked(RuntimeError("asked"))
+    scheduler._guarded.policy = Asked(RuntimeError("asked"))
     assert run(scheduler, 1).reason is Reason.CONTINUE
     assert scheduler.counts.policy_failures == 0
 
@@ -210,11 +210,11 @@ def test_a_cancel_can_let_others_merge(core: Core) -> None:
     ledger = Ledger(scheduler)
     for id in range(4):
         ledger.add(row(id, id))
-    scheduler._policy = Asked(lambda view, now: Start(lane, 2, Reason.PREEMPT_SLACK))
+    scheduler._guarded.policy = Asked(lambda view, now: Start(lane, 2, Reason.PREEMPT_SLACK))
     two = ledger.schedule(4)
     assert two is not None
     ledger.complete(two, 5)
-    scheduler._policy = Asked(lambda view, now: Start(lane, 1, Reason.PREEMPT_SLACK))
+    scheduler._guarded.policy = Asked(lambda view, now: Start(lane, 1, Reason.PREEMPT_SLACK))
     one = ledger.schedule(5)
     assert one is not None
     assert ledger.complete(one, 6).merges == (), "2 + 1 rows is not an allowed size"

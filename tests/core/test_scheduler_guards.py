@@ -92,7 +92,7 @@ def test_what_was_compared_is_in_the_task(core: Core) -> None:
     task = run(scheduler, 0)
     assert task.comparison == compared
     scheduler.complete(task, 1)
-    scheduler._policy = Asked(Stay(Reason.STAY_CHEAPER, compared._replace(start_cost=6.0)))
+    scheduler._guarded.policy = Asked(Stay(Reason.STAY_CHEAPER, compared._replace(start_cost=6.0)))
     task = run(scheduler, 1)
     assert (task.node, task.reason, task.comparison) == (1, Reason.STAY_CHEAPER, Comparison(5.0, 6.0, 1, 0))
     assert [decision.task.comparison for decision in scheduler.decisions] == [compared, task.comparison]
@@ -134,7 +134,7 @@ def test_a_policy_that_cannot_decide_does_not_stop_what_runs(core: Core, answer:
     scheduler.complete(run(scheduler, 0), 1)
     for id in range(2, 6):
         scheduler.add(row(id, 1))
-    scheduler._policy = Asked(answer)
+    scheduler._guarded.policy = Asked(answer)
     task = run(scheduler, 1)
     assert (task.node, task.reason) == (1, Reason.CONTINUE)
     assert scheduler.counts.policy_failures == 1
@@ -171,7 +171,7 @@ def test_waiting_for_a_running_task_is_fine_while_draining(core: Core) -> None:
     for id in range(2):
         scheduler.add(row(id))
     run(scheduler, 0)
-    scheduler._policy = Asked(Wait())
+    scheduler._guarded.policy = Asked(Wait())
     scheduler.drain()
     assert scheduler.schedule(0) is None
     assert scheduler.counts.policy_failures == 0
@@ -202,7 +202,7 @@ def _lose_from_stack(scheduler: Scheduler) -> None:
 
 
 def _lose_from_index(scheduler: Scheduler) -> None:
-    scheduler._sub_batches.clear()
+    scheduler._flight.sub_batches.clear()
 
 
 def _stop_running(scheduler: Scheduler) -> None:
@@ -214,11 +214,11 @@ def _miscount_waiting(scheduler: Scheduler) -> None:
 
 
 def _lose_a_row(scheduler: Scheduler) -> None:
-    del scheduler._located[0]
+    del scheduler._flight.located[0]
 
 
 def _misplace_a_row(scheduler: Scheduler) -> None:
-    scheduler._located[0] = (scheduler.lanes[0], None)
+    scheduler._flight.located[0] = (scheduler.lanes[0], None)
 
 
 def _miscount(scheduler: Scheduler) -> None:

@@ -395,7 +395,7 @@ class LoopMoves(SchedulerMoves):
     def begin(self, scheduler: Scheduler) -> None:
         """Any scheduler, at time zero."""
         self.scheduler = scheduler
-        self.ledger = LoopLedger(scheduler, whole=getattr(scheduler._policy, "whole_batches", False))
+        self.ledger = LoopLedger(scheduler, whole=getattr(scheduler._guarded.policy, "whole_batches", False))
         self.now = 0
         self.next_id = 0
 
