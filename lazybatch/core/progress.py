@@ -55,6 +55,12 @@ class Progress:
         rows = len(self._entered)
         return sum(self._started_ns.values()) / rows, self.steps - sum(self._entered.values()) / rows
 
+    def waited_ns(self, now: int, before_ns: int, body_ns: int) -> int:
+        """The longest that any row has been in flight beyond its own way: to the loop, and its iterations in it."""
+        steps, started_ns = self.steps, self._started_ns
+        own_ns = [started_ns[id] + (steps - entered) * body_ns for id, entered in self._entered.items()]
+        return now - before_ns - min(own_ns)
+
     def last(self) -> int:
         """Iterations until the last of the rows has left whose trips are known or limited; 0 where there is none."""
         return max(self._leaves, default=self.steps) - self.steps

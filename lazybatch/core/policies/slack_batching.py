@@ -10,6 +10,10 @@ complete the paper's text:
 * Newcomers must be able to merge: they have the signature of the model's top sub-batch and together fit into one
   (where only some sizes may run, into one of those); otherwise they wait until that one is done. Where another model is
   active they preempt it by slack alone, as in the paper's co-location study.
+* *Turns*: rows without a deadline, and lost ones, have no slack that could run out, and a loop that newcomers of its
+  own model keep joining does not end by itself. So rows in flight that no deadline protects wait for other models up to
+  a limit (`turns`), and while the most urgent of those that wait has been passed over too long, of another model nobody
+  comes in.
 * *Late*: a row that would miss its deadline even if it ran alone from now on is lost. Lost rows veto nothing (see
   `core.slack`). If the most urgent waiting row is lost, the server is overloaded: nobody preempts, of no model, until
   what is in flight is done; then that row's model starts the largest batch, unchecked. So throughput recovers instead
@@ -31,6 +35,7 @@ from typing import Generic, TypeVar
 from lazybatch.core.infq import Alone
 from lazybatch.core.lane import Lane
 from lazybatch.core.policies.base import Choice, Start, View, most_urgent_first
+from lazybatch.core.policies.turns import has_lent, overdue
 from lazybatch.core.request import Request
 from lazybatch.core.task import Reason
 
@@ -62,7 +67,8 @@ class SlackBatching(ABC, Generic[InFlight]):
         in_flight = self._in_flight(view, now)
         if view.active is not None and not self._any_may_join(view.lanes, in_flight, now):
             return None
-        for lane in most_urgent_first(view.lanes, now):
+        lanes = most_urgent_first(view.lanes, now)
+        for lane in lanes:
             head = lane.queue.head(now)
             assert head is not None, "most_urgent_first returns lanes in which something waits"
             if view.active is None:
@@ -70,8 +76,10 @@ class SlackBatching(ABC, Generic[InFlight]):
             if is_lost(lane, head, now):
                 return None
             rows = self._newcomers(lane, head, in_flight, now)
-            if rows:
+            if rows and not _lent_enough(lane, view, now):
                 return Start(lane, rows, Reason.PREEMPT_SLACK)
+            if lane is lanes[0] and len(lanes) > 1 and overdue(head, lanes, view, now):
+                return None
         return None
 
     def _start_idle(self, lane: Lane, head: Request, in_flight: InFlight, now: int) -> Start:
@@ -95,6 +103,14 @@ class SlackBatching(ABC, Generic[InFlight]):
         if room <= 0 or (top is not None and top.signature != head.signature):
             return 0
         return lane.joining_rows(self._rows_with_slack(lane, room, in_flight, now))
+
+
+def _lent_enough(newcomers: Lane, view: View, now: int) -> bool:
+    """Whether rows of another model have waited in flight long enough for this one not to come in."""
+    if len(view.lanes) == 1:
+        return False
+    others = [(view.lane_of(entry.model), entry) for entry in view.stack if entry.model != newcomers.model]
+    return any(has_lent(lane, entry, now) for lane, entry in others)
 
 
 def has_room(lane: Lane) -> bool:
