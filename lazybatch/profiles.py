@@ -7,12 +7,19 @@ Provenance keys (all optional in a file; the profiler writes them all): fingerpr
 (see `machine`), versions, threads, date (ISO 8601, UTC), command, samples (per batch size), high_quantile, joinable.
 A model that is padded to several lengths has a table of the longest and, under "shorter", one of each other length.
 
+A file is a JSON object: "format", "version", "model", "batch_sizes", "provenance", "nodes" (each with "name" and, per
+batch size, "median_ns" and "high_ns"), and what a table may lack: "shorter", and "engine", the engine's own time per
+dispatch, measured on the same machine (`lazybatch.core.latency.EngineTime`): {"open_ns", "open_row_ns", "continue_ns",
+"continue_row_ns"}, whole nanoseconds, of which one that is left out is 0. Nodes' times never contain it. Without
+"engine" (older tables, those of other hardware) the engine counts as taking no time, in graphs with loops as well.
+
 A table without a fingerprint or a machine (written by hand, synthetic) makes no claim that could be wrong: only its
 nodes are checked.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -60,10 +67,12 @@ def _document(table: latency.LatencyTable) -> dict[str, object]:
         {"name": name, "median_ns": list(median), "high_ns": list(high)}
         for name, median, high in zip(table.nodes, table.median_ns, table.high_ns, strict=True)
     ]
+    engine = {} if table.engine is None else {"engine": dataclasses.asdict(table.engine)}
     return {
         "model": table.model,
         "batch_sizes": list(table.batch_sizes),
         "provenance": dict(table.provenance),
+        **engine,
         "nodes": nodes,
     }
 
@@ -149,16 +158,28 @@ def _fields(document: Mapping[str, Any]) -> dict[str, Any]:
         high_ns.append(_integers(node, "high_ns"))
     if len(set(names)) != len(names):
         raise InvalidInput(f"two nodes are called {next(name for name in names if names.count(name) > 1)!r}")
-    fields = {
+    fields: dict[str, Any] = {
         "model": _typed(document, "model", str),
         "nodes": tuple(names),
         "batch_sizes": _integers(document, "batch_sizes"),
         "median_ns": tuple(median_ns),
         "high_ns": tuple(high_ns),
         "provenance": _typed(document, "provenance", dict),
+        "engine": _engine(document),
     }
     latency.LatencyTable(**fields)
     return fields
+
+
+def _engine(document: Mapping[str, Any]) -> latency.EngineTime | None:
+    if "engine" not in document:
+        return None
+    given = _typed(document, "engine", dict)
+    known = [one.name for one in dataclasses.fields(latency.EngineTime)]
+    for key in given:
+        if key not in known:
+            raise InvalidInput(f"'engine' holds {', '.join(map(repr, known))}, got {key!r}")
+    return latency.EngineTime(**given)
 
 
 def _typed(document: Mapping[str, Any], key: str, kind: type) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import lazybatch as lb
 from lazybatch.api import assembly
 from lazybatch.config import BatcherOptions
+from lazybatch.core.latency import EngineTime
 from lazybatch.core.lengths import LengthGuess
 from lazybatch.executors.program.model import ProgramModel
 from lazybatch.program import Carry, Program, Repeat, Stage
@@ -169,10 +171,10 @@ def test_a_stream_that_is_left_frees_its_row(translate: ProgramModel) -> None:
 
 def test_policies_are_told_what_the_engine_takes_around_an_iteration(count: ProgramModel) -> None:
     """The table shown is the one measured; the one that is predicted with has the engine's time, too."""
-    table = flat_table(count)
+    table = replace(flat_table(count), engine=EngineTime(7, 1, 5, 2))
     served = assembly.assemble(
         {"count": count}, BatcherOptions(), table=table, allow_foreign_table=True, limits={"max_batch_size": 4}
     )
     (lane,) = assembly.to_lanes(served, BatcherOptions())
     assert served[0].table is table
-    assert lane.latency == table.dispatched(assembly.ITERATION_NS)
+    assert lane.latency == table.dispatched() != replace(table, engine=None)

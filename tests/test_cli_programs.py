@@ -220,7 +220,7 @@ class TestSimulate:
 
     def test_fixed_trips(self, capsys: pytest.CaptureFixture[str], table: Path) -> None:
         """One row alone takes the encoder and so many iterations; characterised lengths are taken as recorded ones."""
-        made = lb.LatencyTable.load(table)
+        made = lb.LatencyTable.load(table).dispatched()
         base = ("simulate", "--table", table, "--policy", "serial", "--rate", 1, "--requests", 5)
         for trips in ("6", "decoder=6"):
             _, got = run_json(capsys, *base, "--trips", trips)

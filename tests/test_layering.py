@@ -108,7 +108,7 @@ RULES: dict[str, Rule] = {
         ),
         _third("numpy"),
     ),
-    "profiler": Rule((*SHELL, "executors"), _third("numpy rich")),
+    "profiler": Rule((*SHELL, "executors", "engine"), _third("numpy rich")),
     # layer 4
     "api": Rule((*SHELL, "engine", "profiler"), _third("numpy")),
     "checking": Rule(

@@ -48,6 +48,15 @@ def test_rows_that_say_their_trips(frames: Any) -> None:
     assert loops_of(made_up)[0].iterations == 4
 
 
+def test_the_engines_time_where_the_first_node_is_one_of_a_loop(frames: Any) -> None:
+    """Its iterations mostly go on, so the first node is charged as the others are; real rows took real time."""
+    rows = [{"frames": np.ones((length, 3), np.float32)} for length in (5, 3)]
+    engine = lb.profile(frames, (1, 2), budget_s=0.1, inputs=rows).engine
+    assert engine is not None
+    assert (engine.open_ns, engine.open_row_ns) == (engine.continue_ns, engine.continue_row_ns)
+    assert engine.open_ns > 0
+
+
 def test_a_maximum_that_is_an_error(tmp_path: Path) -> None:
     """Measured rows are stopped before the maximum makes errors of them; where it is 1 they make one iteration."""
     program = write_program(tmp_path, at_max="error")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lazybatch import profiles
 from lazybatch.core import latency
 from lazybatch.core.graph import NodeGraph
+from lazybatch.core.latency import EngineTime
 from lazybatch.errors import InvalidInput, TableMismatch
 from lazybatch.profiles import LatencyTable, check_table, machine, versions
 
@@ -58,6 +59,18 @@ def test_round_trip(tmp_path: Path) -> None:
     assert path.stat().st_mode & stat.S_IRUSR
 
 
+def test_the_engines_time_is_kept_and_may_be_missing(tmp_path: Path) -> None:
+    """Written where it was measured; what a file leaves out is 0, and a file without any says nothing of it."""
+    path = tmp_path / "table.json"
+    measured = replace(TABLE, engine=EngineTime(5, 4, 3, 2))
+    measured.save(path)
+    assert LatencyTable.load(path).engine == measured.engine
+    assert LatencyTable.load(damaged(path, {"engine": {"open_ns": 9}})).engine == EngineTime(9)
+    TABLE.save(path)
+    assert "engine" not in json.loads(path.read_text())
+    assert LatencyTable.load(path).engine is None
+
+
 @given(st.integers(1, 5), st.integers(1, 10**12), st.integers(0, 10**9), st.sets(st.integers(2, 64), max_size=4))
 def test_any_table_round_trips(
     tmp_path_factory: pytest.TempPathFactory, nodes: int, fixed_ns: int, per_row_ns: int, sizes: set[int]
@@ -91,6 +104,9 @@ def test_any_table_round_trips(
         ({"nodes": [{"name": "a", "median_ns": [1, 1], "high_ns": [1, 1]}] * 2}, None, "two nodes are called 'a'"),
         ({"batch_sizes": [4, 1]}, None, "must increase from 1"),
         ({"batch_sizes": [2, 4]}, None, "must increase from 1"),
+        ({"engine": None}, None, "'engine' must be a dict, got None"),
+        ({"engine": {"open_ns": 1, "close_ns": 1}}, None, "'engine' holds 'open_ns', .*, got 'close_ns'"),
+        ({"engine": {"open_ns": 0.5}}, None, "engine time: open_ns must be a whole number"),
     ],
 )
 def test_damaged_files(tmp_path: Path, change: dict[str, Any], drop: str | None, culprit: str) -> None:

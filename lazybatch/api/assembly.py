@@ -32,9 +32,6 @@ _log = logging.getLogger("lazybatch.api")
 QUICK_PROFILE_S = 5.0
 """How long to measure a model for which no latency table was given, in seconds."""
 _QUICK_REPEATS = 20
-ITERATION_NS = 300_000
-"""What the engine takes around a node of a graph with loops, about: deciding, keeping rows, handing out. Chains are cut
-so that it hardly counts; a loop's body is as short as it is, and letting rows in pays less often than a table says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +127,6 @@ def assemble(
             check_table(found, model, allow_foreign_table)
         elif predicts or own.late == "drop":
             found = _measure(name, model, own, predicts)
-        if found is not None and own.sla is not None:
-            _check_sla(name, own, own.sla, found, options.max_delay)
         served.append(Served(name, model, own, found))
     return served
 
@@ -157,14 +152,27 @@ def _measure(name: str, model: Model, options: ModelOptions, predicts: bool) -> 
     return profiler.profile(model, tuple(sizes), budget_s=QUICK_PROFILE_S, repeats=_QUICK_REPEATS)
 
 
-def _check_sla(name: str, options: ModelOptions, sla: float, table: LatencyTable, max_delay: float) -> None:
-    alone_ns = table.whole_ns(options.allowed_batch_sizes[0] if options.allowed_batch_sizes else 1)
+def _check_sla(lane: LaneSpec, sla: float, max_delay: float) -> None:
+    """Refuse a target that no row can meet, not even the shortest that was seen; warn of one that most rows miss."""
+    shortest, typical = lane.unrolled("shortest"), lane.unrolled("mean")
+    if shortest is None or typical is None:
+        return
+    model, rows = lane.graph.model, lane.allowed_sizes[0] if lane.allowed_sizes else 1
+    alone_ns = shortest.whole_ns(rows)
     if to_ns(sla) < alone_ns:
-        raise InvalidInput(f"model {name!r}: sla={sla} s cannot be met: one row alone takes {alone_ns / 1e9:.6f} s")
-    if options.late == "drop" and to_ns(sla) < to_ns(max_delay) + alone_ns:
+        raise InvalidInput(f"model {model!r}: sla={sla} s cannot be met: one row alone takes {alone_ns / 1e9:.6f} s")
+    if lane.late == "drop" and to_ns(sla) < to_ns(max_delay) + alone_ns:
         raise InvalidInput(
-            f"model {name!r}: with late='drop', a row that waits for max_delay={max_delay} s is dropped: it takes "
+            f"model {model!r}: with late='drop', a row that waits for max_delay={max_delay} s is dropped: it takes "
             f"{alone_ns / 1e9:.6f} s alone and sla={sla} s"
+        )
+    if any(lane.lengths) and to_ns(sla) < typical.whole_ns(rows):
+        _log.warning(
+            "model %r: sla=%g s is below what a row of mean length takes alone, %.6f s (%s)",
+            model,
+            sla,
+            typical.whole_ns(rows) / 1e9,
+            ", ".join(f"{lane.trips(k).mean} times {loop.name}" for k, loop in enumerate(lane.graph.loops)),
         )
 
 
@@ -178,7 +186,10 @@ def make_policy(options: BatcherOptions, lanes: Sequence[LaneSpec]) -> Policy:
 def to_lanes(
     served: Sequence[Served], options: BatcherOptions, lengths: Mapping[str, Lengths] = MappingProxyType({})
 ) -> list[LaneSpec]:
-    """The models as the scheduler sees them: a lane each, or one per length where rows are padded to several."""
+    """The models as the scheduler sees them: a lane each, or one per length where rows are padded to several.
+
+    Raises `InvalidInput` for a target that no row can meet, the engine's own time included.
+    """
     levels = {
         priority: PriorityLevel(
             None if level.queue_timeout is None else to_ns(level.queue_timeout), on_timeout=level.on_timeout
@@ -188,7 +199,7 @@ def to_lanes(
     lanes = [
         LaneSpec(
             replace(one.model.graph, model=one.name),
-            latency=_as_dispatched(one),
+            latency=one.table,
             max_batch_size=one.options.max_batch_size,
             queue_capacity=one.options.queue_capacity,
             sla_ns=None if one.options.sla is None else to_ns(one.options.sla),
@@ -201,14 +212,10 @@ def to_lanes(
         )
         for one in served
     ]
+    for one, lane in zip(served, lanes, strict=True):
+        if one.options.sla is not None:
+            _check_sla(lane, one.options.sla, options.max_delay)
     return [made for one, lane in zip(served, lanes, strict=True) for made in _by_length(one, lane)]
-
-
-def _as_dispatched(one: Served) -> LatencyTable | None:
-    """The table that policies predict with."""
-    if one.table is None or not one.model.graph.loops:
-        return one.table
-    return one.table.dispatched(ITERATION_NS)
 
 
 def _by_length(one: Served, lane: LaneSpec) -> list[LaneSpec]:

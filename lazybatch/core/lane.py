@@ -37,7 +37,9 @@ class Trips(NamedTuple):
 class LaneSpec:
     """One model for the scheduler.
 
-    latency: may be None for policies that need no prediction. max_batch_size: rows in one sub-batch, and in flight.
+    latency: may be None for policies that need no prediction. Whatever table is given, this holds what its nodes take
+    as the engine runs them (`LatencyTable.dispatched`), so that policies, simulations and bounds reckon with the same
+    times. max_batch_size: rows in one sub-batch, and in flight.
     queue_capacity: waiting rows. joinable: when False every sub-batch has one row.
     allowed_sizes: executed sizes are padded up to one of these; empty for any. levels: queue timeouts by priority.
     ageing_ns: waiting this long raises a request by one priority level. late: "serve" runs rows whatever their
@@ -91,6 +93,8 @@ class LaneSpec:
                 f"model {model!r} has the nodes {_short(names)}, the latency table of {self.latency.model!r} "
                 f"has {_short(self.latency.nodes)}"
             )
+        if self.latency is not None:
+            object.__setattr__(self, "latency", self.latency.dispatched())
 
     def trips(self, loop: int) -> Trips:
         """What is known of the trips of all rows in a loop, whatever their sizes.

@@ -1,6 +1,7 @@
 """Latency tables: NodeLatency(node, rows).
 
-Owns: `LatencyTable`, the profiled time of every node at every batch size, interpolated to a dense table.
+Owns: `LatencyTable`, the profiled time of every node at every batch size, interpolated to a dense table; `EngineTime`,
+what the engine takes besides.
 Must not know: how the numbers were measured, or the file they lie in (`lazybatch.profiles`).
 
 Between two profiled sizes the time is interpolated linearly. Beyond the largest it is extrapolated conservatively:
@@ -33,6 +34,35 @@ def _dense(sizes: Sequence[int], times_ns: Sequence[int], rows_max: int) -> tupl
 
 
 @dataclass(frozen=True, slots=True)
+class EngineTime:
+    """What the engine itself takes for a dispatch, besides the node's own time: deciding, keeping books, moving rows.
+
+    open_ns, open_row_ns: before the graph's first node, with which a sub-batch begins, and more for each of its rows;
+    the end of the sub-batch before it, with its results, is part of that. continue_ns, continue_row_ns: likewise before
+    any other node. Of a graph that begins with a loop, whose first node mostly goes on, both are the same.
+
+    Raises `InvalidInput` for what is not a whole number of nanoseconds, at least 0.
+    """
+
+    open_ns: int = 0
+    open_row_ns: int = 0
+    continue_ns: int = 0
+    continue_row_ns: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("open_ns", "open_row_ns", "continue_ns", "continue_row_ns"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise InvalidInput(f"engine time: {name} must be a whole number of at least 0, got {value!r}")
+
+    def before_ns(self, node: int, rows: int) -> int:
+        """The engine's time for running node number ``node`` once with so many rows."""
+        if node:
+            return self.continue_ns + self.continue_row_ns * rows
+        return self.open_ns + self.open_row_ns * rows
+
+
+@dataclass(frozen=True, slots=True)
 class LatencyTable:
     """Node x batch size -> nanoseconds (median, and a high quantile).
 
@@ -41,6 +71,8 @@ class LatencyTable:
     provenance: model fingerprint, hardware, versions, threads, date: whatever the profiler recorded, as JSON values.
     shorter: for a model whose rows are padded to one of several lengths, the tables of the same nodes at the others;
     this one is that of the longest.
+    engine: what the engine takes besides, as it was measured with the table; None where nothing is known of it, and
+    then nothing is added (`dispatched`). All other methods speak of the nodes alone.
 
     Raises `InvalidInput`, naming the node and the size, for holes, non-positive times or sizes out of order.
     """
@@ -52,6 +84,7 @@ class LatencyTable:
     high_ns: tuple[tuple[int, ...], ...]
     provenance: Mapping[str, object] = field(default_factory=dict)
     shorter: Mapping[int, LatencyTable] = field(default_factory=dict)
+    engine: EngineTime | None = None
 
     def __post_init__(self) -> None:
         sizes = self.batch_sizes
@@ -110,15 +143,25 @@ class LatencyTable:
             tuple(tuple(time_ns * weight for time_ns in times) for times, weight in zip(table, weights, strict=True))
             for table in (self.median_ns, self.high_ns)
         )
-        return replace(self, median_ns=median_ns, high_ns=high_ns)
+        return replace(self, median_ns=median_ns, high_ns=high_ns, engine=None)
 
-    def dispatched(self, each_ns: int) -> LatencyTable:
-        """The table with so much more for every node at every size: what running it takes besides."""
+    def dispatched(self) -> LatencyTable:
+        """The table of what nodes take as the engine runs them: the engine's own time is part of every entry, and no
+        longer beside them. Where nothing is known of it, this table. `shorter` tables stay as they are."""
+        engine = self.engine
+        if engine is None:
+            return self
         median_ns, high_ns = (
-            tuple(tuple(time_ns + each_ns for time_ns in times) for times in table)
+            tuple(
+                tuple(
+                    time_ns + engine.before_ns(node, rows)
+                    for rows, time_ns in zip(self.batch_sizes, times, strict=True)
+                )
+                for node, times in enumerate(table)
+            )
             for table in (self.median_ns, self.high_ns)
         )
-        return replace(self, median_ns=median_ns, high_ns=high_ns)
+        return replace(self, median_ns=median_ns, high_ns=high_ns, engine=None)
 
     def best_rows(self, rows_max: int) -> int:
         """The batch size of the highest throughput among 1..rows_max (the smallest of equals)."""

@@ -1,18 +1,20 @@
 """Measuring: how long each node of a model takes at each batch size, through the executor that will serve it.
 
 Owns: `profile` (model -> latency table) and `Progress`; `verdict` says what a table means for batching.
-Must not know: the scheduler, policies, how a node is run.
+Must not know: how a node is run, how the engine's own time is told from the nodes' (`dispatching`).
 
 A *pass* (`passes`) opens a sub-batch of b rows, runs its nodes one after the other, each timed, and closes it: the
 calls the engine makes, in its order. Passes of the batch sizes are interleaved, so that a machine that gets slower
 meanwhile (heat, neighbours) slows all cells alike. The numbers in the table are plain quantiles of what was measured:
-nothing is smoothed, made monotone or dropped.
+nothing is smoothed, made monotone or dropped. Last, an engine serves rows on the same executor for a moment, for what
+it takes per dispatch itself.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any, NamedTuple, cast
 
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Model, Row
+from lazybatch.profiler.dispatching import engine_time
 from lazybatch.profiler.judgement import Verdict, verdict
 from lazybatch.profiler.padded import Padded, profile_lengths
 from lazybatch.profiler.passes import Runner, rounds_of
@@ -34,6 +37,8 @@ ITERATIONS = 16
 """Of a loop in one pass, unless rows make fewer."""
 SAMPLES_MIN = 3
 WARM_UP_PASSES = 2
+ENGINE_SHARE, ENGINE_MOST_S = 0.2, 1.0
+"""Share of the budget, and at most how many seconds of it, for the engine's own time."""
 _SAVE_EVERY_NS = 3_000_000_000
 HIGH_QUANTILE = "p99 from 100 samples on, p95 from 20 on, else the largest"
 
@@ -60,12 +65,13 @@ def profile(
     command: str | None = None,
     clock_ns: Callable[[], int] = time.perf_counter_ns,
 ) -> LatencyTable:
-    """Measure a model: node x batch size -> median and high quantile (`HIGH_QUANTILE`), in nanoseconds.
+    """Measure a model: node x batch size -> median and high quantile (`HIGH_QUANTILE`), in nanoseconds; and what the
+    engine takes besides, on this machine with this model (`LatencyTable.engine`).
 
     batch_sizes: increasing, starting at 1; a model whose rows cannot be joined is measured at 1 only.
-    budget_s: seconds to measure for. Every size gets `SAMPLES_MIN` passes after its warm-up even if that takes longer;
-    from then on the size that has had the least time is next, until the budget, or ``repeats`` passes per size, are
-    used up.
+    budget_s: seconds to measure for, of which the engine's time has `ENGINE_SHARE`. Every size gets `SAMPLES_MIN`
+    passes after its warm-up even if that takes longer; from then on the size that has had the least time is next, until
+    the budget, or ``repeats`` passes per size, are used up.
     iterations: how often a pass goes round each loop of a program, at most; a node's time is that of one iteration.
     Where rows are padded to several lengths, each is measured, with an equal share of the budget; the table of the
     longest holds the others.
@@ -97,12 +103,16 @@ def profile(
     rounds = rounds_of(model.graph, rows, iterations)
     state = State(model, sizes, rows, Path(resume) if resume is not None else None, rounds)
     executor = model.executor(max_batch_size=sizes[-1])
+    budget_ns = round(budget_s * 1e9)
+    engine_ns = round(min(ENGINE_SHARE * budget_s, ENGINE_MOST_S) * 1e9)
     try:
-        _measure(Runner(model, executor, rows, clock_ns, rounds), state, round(budget_s * 1e9), repeats, progress)
+        runner = Runner(model, executor, rows, clock_ns, rounds)
+        _measure(runner, state, budget_ns - engine_ns, repeats, progress)
+        engine = engine_time(model, executor, rows, sizes[-1], rounds=rounds, budget_ns=engine_ns, clock_ns=clock_ns)
     finally:
         executor.shutdown()
         state.save()
-    table = _table(model, state, rounds, command, inputs is None)
+    table = replace(_table(model, state, rounds, command, inputs is None), engine=engine)
     state.forget()
     return table
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import Lane, LaneSpec
-from lazybatch.core.latency import LatencyTable
+from lazybatch.core.latency import EngineTime, LatencyTable
 from lazybatch.errors import InvalidInput, TableMismatch
 from tests.core.kit import bare_spec, lane_spec, linear, row, sub_batch
 
@@ -20,6 +21,17 @@ def test_a_lane_predicts_with_its_table() -> None:
     assert lane.single_left_ns == (200, 100, 0)
     assert lane.sums_ns == ((0, 0, 0), (0, 100, 200), (0, 110, 220))
     assert (lane.model, lane.nodes, lane.rows_max) == ("m", 2, 2)
+
+
+def test_a_lane_reckons_with_the_engines_own_time() -> None:
+    """A table that knows it is taken as the engine runs its nodes, once, however often the specification is copied."""
+    plain = lane_spec(linear(nodes=2, fixed=90, per_row=10), max_batch_size=2)
+    assert plain.latency is not None
+    spec = replace(plain, latency=replace(plain.latency, engine=EngineTime(30, 5, 7, 1)))
+    assert spec == replace(spec)
+    lane = Lane(spec)
+    assert lane.times_ns == ((0, 135, 150), (0, 108, 119))
+    assert lane.single_left_ns == (243, 108, 0)
 
 
 def test_a_lane_without_a_table_predicts_nothing() -> None:

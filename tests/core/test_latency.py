@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazybatch.core.latency import LatencyTable
+from lazybatch.core.latency import EngineTime, LatencyTable
 from lazybatch.errors import InvalidInput
 
 
@@ -70,14 +70,28 @@ def test_algorithm_one_sums_the_static_nodes() -> None:
     assert net.remaining_ns(4) == (150, 110, 60, 0)
 
 
-def test_what_dispatching_takes_comes_on_top_of_every_entry() -> None:
-    """Every node, at every size, by as much; what was not measured is interpolated from that."""
-    given = table((100, 160))
-    more = given.dispatched(7)
-    assert more.nodes == given.nodes
-    for node in range(len(given.nodes)):
-        for rows in range(1, 5):
-            assert more.node_ns(node, rows) == given.node_ns(node, rows) + 7
+def test_what_the_engine_takes_is_part_of_every_entry_of_the_dispatched_table() -> None:
+    """The first node by what opening takes, the others by what going on does, at every size, and only once."""
+    plain = table((100, 160), (100, 160))
+    measured = replace(plain, engine=EngineTime(7, 2, 5, 1))
+    more = measured.dispatched()
+    assert measured.whole_ns(1) == plain.whole_ns(1), "what is asked of a table is of its nodes alone"
+    assert (more.nodes, more.engine) == (plain.nodes, None)
+    for rows in range(1, 5):
+        assert more.node_ns(0, rows) == plain.node_ns(0, rows) + 7 + 2 * rows
+        assert more.node_ns(1, rows) == plain.node_ns(1, rows) + 5 + rows
+        assert more.dense_ns(4, high=True)[1][rows] == plain.dense_ns(4, high=True)[1][rows] + 5 + rows
+    assert more.dispatched() is more
+    assert plain.dispatched() is plain
+    assert measured.weighted((1, 3)).engine is None, "the weights are of the nodes alone"
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, None])
+def test_an_engine_time_is_whole_nanoseconds(wrong: Any) -> None:
+    """What is none names the field and the value; nothing given is nothing taken."""
+    with pytest.raises(InvalidInput, match=f"engine time: continue_ns must be a whole number .* got {wrong!r}"):
+        EngineTime(1, 1, wrong, 1)
+    assert EngineTime().before_ns(0, 9) == EngineTime().before_ns(1, 9) == 0
 
 
 def test_best_rows_is_the_size_of_highest_throughput() -> None:

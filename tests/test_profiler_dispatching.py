@@ -1,0 +1,121 @@
+"""The engine's own time: told from the nodes' whatever these take, found again where it is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lazybatch.core.latency import EngineTime
+from lazybatch.errors import ExecutionError
+from lazybatch.executors.base import Row
+from lazybatch.profiler import Progress, dispatching
+from lazybatch.profiler.dispatching import engine_time
+from tests.test_profiler import MS, Clock, SpyExecutor, SpyModel, run
+
+
+class Gathering(SpyExecutor):
+    """Opening a sub-batch takes 1 ms and 0.1 ms per row, ending one 0.5 ms: what the engine spends around nodes."""
+
+    def open(self, sub_batch: int, rows: Any, padded_rows: int) -> None:
+        """See `Executor.open`."""
+        self.model.clock.advance(MS + MS // 10 * len(rows))
+        super().open(sub_batch, rows, padded_rows)
+
+    def close(self, sub_batch: int) -> dict[int, Any]:
+        """See `Executor.close`."""
+        self.model.clock.advance(MS // 2)
+        return super().close(sub_batch)
+
+
+def measured(model: SpyModel, executor: SpyExecutor, budget_ns: int = 1_000 * MS, size: int = 4) -> EngineTime:
+    """The engine's time on the model's own clock."""
+    return engine_time(model, executor, [Row(k) for k in range(4)], size, budget_ns=budget_ns, clock_ns=model.clock)
+
+
+def test_what_moving_rows_takes_is_found() -> None:
+    """Opening and ending come to a fixed part and one per row; between nodes nothing passes; nodes do not count."""
+    for slower in (1, 30):
+        model = SpyModel(Clock())
+        model.slower = slower
+        executor = Gathering(model, 4)
+        assert measured(model, executor) == EngineTime(3 * MS // 2, MS // 10, 0, 0)
+        assert model.shut_down == 0
+        assert executor._open == {}, "nothing is left open, and the executor can be used"
+        assert set(model.passes) == {1, 4}
+
+
+def test_one_row_at_a_time() -> None:
+    """Where no two rows share a batch, the time of one row is all there is."""
+    model = SpyModel(Clock())
+    assert measured(model, Gathering(model, 1), size=1) == EngineTime(8 * MS // 5)
+
+
+def test_no_more_nodes_run_than_are_needed() -> None:
+    """Enough gaps end it long before the budget; where nodes are long, one gap per size does."""
+    model = SpyModel(Clock(), fixed_ns=2)
+    measured(model, Gathering(model, 4), budget_ns=10**15)
+    assert len(model.passes) == 2 * dispatching.GAPS_MAX * dispatching._BATCHES // (dispatching._BATCHES - 1)
+    slow = SpyModel(Clock(), fixed_ns=10_000 * MS)
+    measured(slow, Gathering(slow, 4))
+    assert slow.passes == [1, 1, 4, 4]
+
+
+def test_a_gap_counts_for_what_came_before_it() -> None:
+    """Gaps before first nodes and others are told apart; those after a pause or of other sizes are left out."""
+    clock = Clock()
+    model = SpyModel(clock)
+    gaps = dispatching._Gaps(SpyExecutor(model, 4), 2, clock)
+    for sub_batch, rows in enumerate((2, 2, 1)):
+        clock.advance(100)
+        gaps.open(sub_batch, {2 * sub_batch + k: Row(k) for k in range(rows)}, rows)
+        clock.advance(10)
+        gaps.run(sub_batch, 0)
+        clock.advance(7)
+        gaps.run(sub_batch, 1)
+        gaps.close(sub_batch)
+        if sub_batch == 0:
+            assert (gaps.opening_ns, gaps.continuing_ns) == ([], [7])
+    assert (gaps.opening_ns, gaps.continuing_ns) == ([110], [7, 7])
+    gaps.pause()
+    gaps.open(3, {10: Row(0), 11: Row(1)}, 2)
+    gaps.run(3, 0)
+    assert gaps.opening_ns == [110]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "line"),
+    [
+        (([10, 11, 900], [40, 41, 42]), (1, 10)),
+        (([50, 60], [30, 40]), (45, 0)),
+        (([1], [100]), (0, 33)),
+        (([5], []), (0, 0)),
+    ],
+)
+def test_the_line_through_two_sizes(gaps: tuple[list[int], list[int]], line: tuple[int, int]) -> None:
+    """Medians at one row and at four; never falling with rows, never below 0; nothing where nothing was seen."""
+    assert dispatching._line([1, 4], gaps) == line
+
+
+def test_a_row_that_fails_under_the_engine() -> None:
+    """Its error ends the profile; the executor is shut down once."""
+    model = SpyModel(Clock())
+
+    def break_at_the_end(now: Progress) -> None:
+        if now.passes == 9:
+            model.row_failure = ValueError("no such row")
+
+    with pytest.raises(ExecutionError, match="in batches of 1 under the engine: model 'spy'.*no such row"):
+        run(model, progress=break_at_the_end, repeats=3)
+    assert model.shut_down == 1
+
+
+def test_a_profile_holds_it_and_keeps_nodes_apart() -> None:
+    """The table's own times are the nodes', and the engine's stand beside them, within one budget."""
+    model = SpyModel(Clock())
+    model.executor = lambda *, max_batch_size: Gathering(model, max_batch_size)  # type: ignore[method-assign]
+    table = run(model, budget_s=4.0, repeats=10_000)
+    assert table.engine == EngineTime(3 * MS // 2, MS // 10, 0, 0)
+    assert table.median_ns == tuple(times[:3] for times in model.table.median_ns)
+    assert table.dispatched().node_ns(0, 4) == table.node_ns(0, 4) + 19 * MS // 10
+    assert model.clock.now_ns <= 4_000 * MS
