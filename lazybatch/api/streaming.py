@@ -61,7 +61,8 @@ class Stream(_Row, Iterator[Step]):
     is raised. A row that is run again because a mate of its batch failed repeats no step.
 
     Leaving a ``with`` block, `close`, or letting go of the stream withdraws the row. Raises `SelfWait` where it would
-    have to wait on one of the batcher's own threads.
+    have to wait on one of the batcher's own threads, and `ShuttingDown` in a forked child, to which no further step
+    comes.
     """
 
     def __init__(self, submit: Submit) -> None:
@@ -76,9 +77,12 @@ class Stream(_Row, Iterator[Step]):
     def __next__(self) -> Step:
         if self._closed or self._over:
             raise StopIteration
-        if self._arrived.empty():
+        step: Mapping[str, Any] | None = None
+        empty = self._arrived.empty()
+        if empty:
             self.future.refuse_self_wait()
-        step = self._arrived.get()
+        if not (empty and self.future.left_behind):
+            step = self._arrived.get()
         if step is not None and not self._closed:
             return dict(step)
         error = self._error()
@@ -149,8 +153,10 @@ class AsyncStream(_Row, AsyncIterator[Step]):
         if self._closed or self._over:
             raise StopAsyncIteration
         self.future.refuse_self_wait()
+        step: Mapping[str, Any] | None = None
         try:
-            step = await self._inbox.next()
+            if self._inbox.steps or not self.future.left_behind:
+                step = await self._inbox.next()
         except asyncio.CancelledError:
             self.close()
             raise

@@ -125,7 +125,7 @@ class Engine:
         if spec is None:
             raise InvalidInput(f"unknown model {model!r}; known are {', '.join(map(repr, self._specs))}")
         lanes = [self._lanes[model, row.length] for row in rows]
-        futures = [RequestFuture(on_own_thread=self.on_own_thread) for _ in rows]
+        futures = [RequestFuture(on_own_thread=self._in_vain) for _ in rows]
         with self._ledger.lock:
             now = self._clock.now_ns() if arrival_ns is None else arrival_ns
             target_ns = spec.sla_ns if sla_ns is None else sla_ns
@@ -175,6 +175,15 @@ class Engine:
     def on_own_thread(self) -> bool:
         """Whether the caller runs on one of this engine's threads (also in a callable or a future's callback)."""
         return threading.get_ident() in self._own_threads
+
+    def _in_vain(self) -> bool:
+        """Whether waiting for a result here would never end; raises `ShuttingDown` in a forked child."""
+        if self.abandoned:  # a row that had ended, and whose result was on its way to the future
+            raise ShuttingDown(self._left_behind())
+        return self.on_own_thread()
+
+    def _left_behind(self) -> str:
+        return f"the row stayed behind in another process: {self._closed}"
 
     def refuse_self_wait(self, what: str) -> None:
         """Raise `SelfWait` when ``what`` is called on one of this engine's own threads."""
@@ -359,6 +368,8 @@ class Engine:
         self.abandoned = True
         self._closed = "the batcher belongs to the process it was created in; create one after the fork"
         self._own_threads.clear()
+        for entry in list(self._ledger.live.values()):
+            entry.future.leave_behind(ShuttingDown(self._left_behind()))
         self._ended = threading.Event()
         self._ended.set()
 

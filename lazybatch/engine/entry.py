@@ -79,10 +79,14 @@ class RequestFuture(Future[Any]):
     `cancel` works while the row waits and while it runs: the future is cancelled at once, and the row leaves its
     sub-batch at the next node boundary. Waiting for the result on one of the batcher's own threads raises `SelfWait`.
     Callbacks run on the thread that resolves the future, usually one of the engine's own: keep them short.
+
+    on_own_thread: whether that is the thread that asks; raises where waiting would be in vain for another reason.
+    left_behind: whether this is a copy in a forked child that nobody was going to resolve, and which has failed.
     """
 
     def __init__(self, on_own_thread: Callable[[], bool] | None = None) -> None:
         super().__init__()
+        self.left_behind = False
         self._withdraw: Callable[[], bool] | None = None
         self._started: Callable[[], bool] | None = None
         self._on_own_thread = on_own_thread
@@ -137,6 +141,16 @@ class RequestFuture(Future[Any]):
         on_own_thread = self._on_own_thread
         if on_own_thread is not None and not self.done() and on_own_thread():
             raise SelfWait("waiting for a result on one of the batcher's own threads would wait for ever")
+
+    def leave_behind(self, error: BaseException) -> None:
+        """In a forked child: nobody will resolve this future there, so it fails with this error, unless it is done.
+
+        Whoever waits for it, or is to be called back, belongs to the parent, and so does whoever holds its lock.
+        """
+        if self._state in ("PENDING", "RUNNING"):  # asked without the lock
+            super().__init__()
+            self.left_behind = True
+            self.fail(error)
 
     def _settle(self, resolve: Callable[..., object], *arguments: Any) -> None:
         try:

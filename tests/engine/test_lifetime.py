@@ -15,6 +15,7 @@ import pytest
 
 from lazybatch.core.policies import GraphBatching
 from lazybatch.engine import Engine
+from lazybatch.errors import ShuttingDown
 from tests.engine.kit import LONG_S, AddChain, rows, served
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +51,8 @@ def run_script(text: str) -> subprocess.CompletedProcess[str]:
 
 
 PREAMBLE = """
-import threading, time
+import threading, time, warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 import lazybatch as lb
 def slow(values):
     time.sleep(0.02)
@@ -109,3 +111,79 @@ def test_a_forked_child_is_told_that_its_batcher_stayed_behind() -> None:
     """
     done = run_script(PREAMBLE + textwrap.dedent(body))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_what_a_forked_child_inherits_fails_there_at_once() -> None:
+    """Futures of rows that wait, run, or are on their way out fail in the child, for those who wait for them in any
+    way, and call nobody back there; results that had come stay. In the parent all is as if nothing had happened."""
+    body = """
+    import concurrent.futures, os, sys
+    called = []
+    b = lb.LazyBatcher(slow, max_batch_size=2)
+    done = b.submit(0); done.result()
+    running = threading.Event()
+    def held(values):
+        running.set(); time.sleep(0.5)
+        return values
+    h = lb.LazyBatcher(held, max_batch_size=1)
+    futures = [h.submit(k) for k in range(3)] + [b.submit(k) for k in range(4)]
+    for future in futures:
+        future.add_done_callback(lambda _: called.append(os.getpid()))
+    running.wait()
+    pid = os.fork()
+    if pid == 0:
+        ended, rest = concurrent.futures.wait(futures, timeout=5)
+        errors = [future.exception(timeout=5) for future in futures[:3]]
+        ok = not rest and done.result(timeout=5) == 0 and not called and futures[1].cancel() is False
+        ok = ok and all(type(error) is lb.ShuttingDown and "stayed behind" in str(error) for error in errors)
+        os._exit(0 if ok else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert [future.result() for future in futures] == [0, 1, 2, 0, 1, 2, 3]
+    h.shutdown(), b.shutdown()
+    assert set(called) == {os.getpid()} and len(called) == 7
+    """
+    done = run_script(PREAMBLE + textwrap.dedent(body))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_streams_that_a_forked_child_inherits_end_there() -> None:
+    """Behind the steps that had come before the fork the error is raised, in both kinds of streams; in the parent they
+    go on."""
+    body = """
+    import asyncio, os
+    from tests.engine.loop_kit import Given, Rounds, expected
+    model, given = Rounds(2, (0, 1)), Given(1, (10**9,))
+    b = lb.LazyBatcher(model, policy="continuous")
+    stream, other = b.stream(given), b.astream(given)
+    async def until_the_end(steps):
+        async for _ in steps:
+            pass
+    next(stream)
+    pid = os.fork()
+    if pid == 0:
+        ends = 0
+        for read in (lambda: all(step for step in stream), lambda: asyncio.run(until_the_end(other))):
+            try:
+                read()
+            except lb.ShuttingDown as error:
+                ends += "stayed behind" in str(error)
+        os._exit(ends)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+    assert int(next(stream)["value"]) is not None
+    stream.close(), other.close()
+    b.shutdown()
+    """
+    done = run_script(PREAMBLE + textwrap.dedent(body))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_result_on_its_way_at_a_fork_is_not_waited_for() -> None:
+    """A row that had ended, but whose future had not been told: waiting for it raises in the child."""
+    engine = Engine([served(AddChain())], GraphBatching(), threaded=False)
+    (future,) = engine.submit("chain", rows(1))
+    engine._ledger.live.clear()
+    engine.abandon()
+    with pytest.raises(ShuttingDown, match="stayed behind in another process"):
+        future.result(LONG_S)
