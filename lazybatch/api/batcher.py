@@ -1,7 +1,8 @@
 """The batcher: submit, predict, stats, shutdown.
 
 Owns: `LazyBatcher`, the public object over one engine; all-or-nothing calls of several rows; the asyncio twins.
-Must not know: how the engine runs, how options are turned into lanes (`api.assembly`).
+Must not know: how the engine runs and is started (`api.service`), how options are turned into lanes (`api.assembly`),
+how inputs become rows (`api.intake`).
 """
 
 from __future__ import annotations
@@ -9,24 +10,24 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, CancelledError, Future, wait
+from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, wait
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, Self
 
-from lazybatch.api import assembly, claims
+from lazybatch.api import assembly
+from lazybatch.api.intake import Intake
 from lazybatch.api.lengths import lengths_of
-from lazybatch.api.streaming import AsyncStream, Sink, Stream, Submit
-from lazybatch.config import BatcherOptions, Level, RequestLimits, flag, seconds, to_ns, whole
+from lazybatch.api.outcomes import outcomes
+from lazybatch.api.service import start
+from lazybatch.api.streaming import AsyncStream, Stream
+from lazybatch.config import BatcherOptions, Level, RequestLimits, flag, seconds, whole
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies import Policy
-from lazybatch.engine import Engine, MonotonicClock, ServedModel, Stats
-from lazybatch.engine.entry import RequestFuture
-from lazybatch.errors import InvalidInput
-from lazybatch.executors.base import Executor, MemoryPlan, Model, Row
+from lazybatch.engine import MonotonicClock, Stats
+from lazybatch.executors.base import MemoryPlan, Model
 from lazybatch.explanation import Explanation, latest
 from lazybatch.metrics import Observer
-from lazybatch.trace import TraceWriter
 
 PerModel = Mapping[str, Any]
 
@@ -115,53 +116,14 @@ class LazyBatcher:
         lanes = assembly.to_lanes(served, options, guesses)
         chosen = assembly.make_policy(options, lanes)
         self._tables = {one.name: one.table for one in served}
-        self._only = next(iter(self._models)) if len(self._models) == 1 else None
-        self._clock = MonotonicClock()
-        self._start_ns = self._clock.now_ns()
-        self._executors: dict[str, Executor] = {}
+        clock = MonotonicClock()
+        self._start_ns = clock.now_ns()
         self._graphs = {lane.graph.model: lane.graph for lane in lanes}
-        with claims.claim(chosen) as claimed:
-            self._engine = self._start(assembly.to_engine(served, lanes), chosen, options, observers, trace, name)
-            claimed(self._engine)
+        service = start(served, lanes, chosen, options, observers=observers, trace=trace, clock=clock, name=name)
+        self._engine, self._executors, self._called = service
+        self._intake = Intake(self._models, self._engine, clock)
         # The engine's thread must not keep a forgotten batcher alive; once that is gone, the engine drains and ends.
         weakref.finalize(self, self._engine.close).atexit = False
-
-    def _start(
-        self,
-        models: list[ServedModel],
-        policy: Policy,
-        options: BatcherOptions,
-        observers: Iterable[Observer],
-        trace: str | Path | None,
-        name: str | None,
-    ) -> Engine:
-        self._executors = {one.called: one.executor for one in models}
-        self._lanes = {one.spec.graph.model: one.called for one in models}
-        writer: TraceWriter | None = None
-        try:
-            watching = [*observers]
-            for observer in watching:
-                if not isinstance(observer, Observer):
-                    raise InvalidInput(f"observers must derive from lazybatch.metrics.Observer, got {observer!r}")
-            if trace is not None:
-                writer = TraceWriter(trace, [one.spec.graph for one in models])
-                watching.append(writer)
-            return Engine(
-                models,
-                policy,
-                processors=options.workers,
-                isolate_failures=options.isolate_failures,
-                observers=watching,
-                clock=self._clock,
-                name=name or "lazybatch",
-                on_end=None if writer is None else writer.close,
-            )
-        except BaseException:
-            if writer is not None:
-                writer.close()
-            for executor in self._executors.values():
-                executor.shutdown()
-            raise
 
     # -- one row -------------------------------------------------------------------------------------------------
 
@@ -185,8 +147,7 @@ class LazyBatcher:
         ``cancel()`` works until the result is there. Raises `InvalidInput` for bad inputs or limits.
         """
         limits = RequestLimits(sla=sla, deadline=deadline, timeout=timeout, priority=priority)
-        name = self._name(model)
-        return self._hand_in(name, [self._admit(name, inputs)], limits)[0]
+        return self._intake.one(inputs, model, limits)
 
     def predict(self, inputs: Any, **options: Any) -> Any:
         """`submit`, and wait for the row's outputs. Takes the same options; raises what its future raises.
@@ -211,11 +172,11 @@ class LazyBatcher:
         limits: as of `submit`, which says what ends a row; such errors are raised by the iterator, behind the steps
         made before. See `Stream`. Raises `InvalidInput` for a model without loops, bad inputs or limits.
         """
-        return Stream(self._streaming(inputs, model, limits))
+        return Stream(self._intake.streaming(inputs, model, RequestLimits(**limits)))
 
     def astream(self, inputs: Any, *, model: str | None = None, **limits: Any) -> AsyncStream:
         """`stream` for asyncio, from any event loop: ``async for step in batcher.astream(inputs)``."""
-        return AsyncStream(self._streaming(inputs, model, limits))
+        return AsyncStream(self._intake.streaming(inputs, model, RequestLimits(**limits)))
 
     # -- several rows --------------------------------------------------------------------------------------------
 
@@ -231,8 +192,7 @@ class LazyBatcher:
     ) -> list[Future[Any]]:
         """Hand in several rows, all or none of which are admitted; one future per row, in order. See `submit`."""
         limits = RequestLimits(sla=sla, deadline=deadline, timeout=timeout, priority=priority)
-        name = self._name(model)
-        return [*self._hand_in(name, self._admit_all(name, inputs), limits)]
+        return [*self._intake.several(inputs, model, limits)]
 
     def predict_batch(self, inputs: Iterable[Any], *, return_exceptions: bool = False, **options: Any) -> list[Any]:
         """Outputs of several rows, in the caller's order. Admission is all or nothing; options as of `submit`.
@@ -245,7 +205,7 @@ class LazyBatcher:
         futures = self.submit_batch(inputs, **options)
         try:
             wait(futures, return_when=ALL_COMPLETED if return_exceptions else FIRST_EXCEPTION)
-            return _outcomes(futures, return_exceptions)
+            return outcomes(futures, return_exceptions)
         finally:
             for future in futures:
                 future.cancel()
@@ -259,7 +219,7 @@ class LazyBatcher:
         waiting = [asyncio.wrap_future(future) for future in futures]
         try:
             await asyncio.wait(waiting, return_when=ALL_COMPLETED if return_exceptions else FIRST_EXCEPTION)
-            return _outcomes(futures, return_exceptions)
+            return outcomes(futures, return_exceptions)
         finally:
             for one in waiting:
                 if not one.cancel() and not one.cancelled():
@@ -280,8 +240,8 @@ class LazyBatcher:
         Raises `InvalidInput` for an unknown model or a number that is none.
         """
         whole("last", last, 0, 1 << 31)
-        name = None if model is None else self._name(model)
-        decisions = [one for one in self._engine.decisions() if name is None or self._lanes[one.task.model] == name]
+        name = None if model is None else self._intake.name(model)
+        decisions = [one for one in self._engine.decisions() if name is None or self._called[one.task.model] == name]
         return latest(decisions, self._graphs, last, start_ns=self._start_ns)
 
     @property
@@ -324,75 +284,3 @@ class LazyBatcher:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.shutdown()
-
-    # -- helpers -------------------------------------------------------------------------------------------------
-
-    def _streaming(self, inputs: Any, model: str | None, limits: Mapping[str, Any]) -> Submit:
-        given = RequestLimits(**limits)
-        name = self._name(model)
-        if not self._models[name].graph.loops:
-            raise InvalidInput(f"model {name!r} has no loop, so it makes no steps to stream; use predict or submit")
-        rows = [self._admit(name, inputs)]
-        return lambda sink: self._hand_in(name, rows, given, sink)[0]
-
-    def _name(self, model: str | None) -> str:
-        if model is None:
-            if self._only is None:
-                raise InvalidInput(f"several models are served, say model= with one of {', '.join(self._models)}")
-            return self._only
-        if not isinstance(model, str) or model not in self._models:
-            raise InvalidInput(f"unknown model {model!r}; known are {', '.join(self._models)}")
-        return model
-
-    def _admit(self, name: str, inputs: Any) -> Row:
-        try:
-            return self._models[name].admit(inputs)
-        except InvalidInput:
-            self._engine.reject_invalid(name, 1)
-            raise
-
-    def _admit_all(self, name: str, inputs: Iterable[Any]) -> list[Row]:
-        if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
-            raise InvalidInput(f"a batch is a sequence of rows, got {type(inputs).__name__}")
-        given = list(inputs)
-        if not given:
-            raise InvalidInput("the batch is empty: at least one row is needed")
-        admit = self._models[name].admit
-        rows: list[Row] = []
-        try:
-            for row in given:
-                rows.append(admit(row))
-        except InvalidInput as error:
-            self._engine.reject_invalid(name, len(given))
-            raise type(error)(f"row {len(rows)} of the batch: {error}") from error
-        return rows
-
-    def _hand_in(
-        self,
-        name: str,
-        rows: Sequence[Row],
-        limits: RequestLimits,
-        sink: Sink | None = None,
-    ) -> list[RequestFuture]:
-        return self._engine.submit(
-            name,
-            rows,
-            sla_ns=None if limits.sla is None else to_ns(limits.sla),
-            limit_ns=limits.hard_ns(self._clock.now_ns()),
-            priority=limits.priority,
-            sink=sink,
-        )
-
-
-def _outcomes(futures: Sequence[Future[Any]], return_exceptions: bool) -> list[Any]:
-    """Results in order; raises the error of the first row that has one, or puts errors in their rows' places."""
-    if not return_exceptions:
-        for future in futures:
-            if future.done() and (error := _error(future)) is not None:
-                raise error
-    errors = [_error(future) for future in futures]
-    return [future.result() if error is None else error for future, error in zip(futures, errors, strict=True)]
-
-
-def _error(future: Future[Any]) -> BaseException | None:
-    return CancelledError() if future.cancelled() else future.exception()
