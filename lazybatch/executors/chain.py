@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lazybatch.errors import InvalidInput, InvariantError
 from lazybatch.executors.base import MemoryPlan, Row
 from lazybatch.executors.cycle import Cycle, Growth
-from lazybatch.executors.rows import survivors
+from lazybatch.executors.rows import rows_of, survivors
 from lazybatch.executors.tally import Tally
 from lazybatch.partition.pieces import Partition
 
@@ -167,9 +167,8 @@ class ChainExecutor(Generic[StateT]):
     def evict(self, sub_batch: int, requests: Collection[int]) -> None:
         """Remove rows; the last rows move into the holes."""
         state = self._live[sub_batch]
-        wanted = set(requests)
-        gone = [row for row, request in enumerate(state.requests) if request in wanted]
-        if len(gone) != len(wanted) or len(gone) == len(state.requests):
+        gone = rows_of(requests, state.requests)
+        if gone is None or len(gone) == len(state.requests):
             raise InvariantError(f"sub-batch {sub_batch} does not hold more than the requests {sorted(requests)}")
         order = survivors(len(state.requests), gone)
         self._store.keep(state, order)

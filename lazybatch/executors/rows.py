@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from lazybatch.errors import InvariantError
 from lazybatch.partition.pieces import Boundary, Kind
 
+_SOUGHT_MAX = 8
+"""Rows that are sought one by one; more are found in one pass over all."""
+
 
 def by_row(array: NDArray[Any], axis: int, rows: int) -> NDArray[Any]:
     """A view with the rows on a first axis of their own; ``axis`` (now one further back) keeps one row's share."""
@@ -32,6 +35,18 @@ def take_rows(array: NDArray[Any], axis: int, rows: int, order: Collection[int])
     shape = array.shape
     share = shape[axis] // rows
     return np.ascontiguousarray(taken).reshape(*shape[:axis], share * len(order), *shape[axis + 1 :])
+
+
+def rows_of(wanted: Collection[int], requests: Sequence[int]) -> list[int] | None:
+    """Where these requests' rows lie, each once; None where one of them is not there."""
+    if len(wanted) > _SOUGHT_MAX:
+        sought = set(wanted)
+        found = [row for row, request in enumerate(requests) if request in sought]
+        return found if len(found) == len(sought) else None
+    try:
+        return [requests.index(request) for request in dict.fromkeys(wanted)]
+    except ValueError:
+        return None
 
 
 def survivors(rows: int, gone: Collection[int]) -> list[int]:

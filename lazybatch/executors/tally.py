@@ -21,28 +21,57 @@ Flags = NDArray[np.bool_]
 
 
 class Tally:
-    """Arrays with one entry per row.
+    """Arrays with one entry per row, kept as one table, so that rows move with all their numbers at once.
 
     position: iterations the row has behind it; the number of its last one where it is over. trips: after so many it is
     done without saying so. last: the number of the last iteration it may make, done or not.
     over: it made its last iteration, and is only run along. fresh: it did not begin its first.
-    places: where on the tape it keeps what it collects, and what it is given per iteration; spots: those of the present
-    position, None where they have to be found first.
+    places: where on the tape it keeps what it collects, and what it is given per iteration.
     """
 
-    __slots__ = ("any_fresh", "any_over", "fresh", "last", "over", "places", "position", "spots", "tape", "trips")
+    __slots__ = (
+        "_flags",
+        "_found",
+        "_numbers",
+        "_spots",
+        "any_fresh",
+        "any_over",
+        "fresh",
+        "last",
+        "over",
+        "places",
+        "position",
+        "tape",
+        "trips",
+    )
+
+    position: Ints
+    trips: Ints
+    last: Ints
+    places: Ints
+    _spots: Ints
+    over: Flags
+    fresh: Flags
 
     def __init__(self, trips: Ints, tape: Tape, most: int = NEVER) -> None:
-        self.trips = trips
-        self.last: Ints = np.minimum(trips, most) - 1
+        rows = len(trips)
+        numbers = np.zeros((5, rows), np.int64)
+        numbers[1] = trips
+        np.minimum(trips, most, out=numbers[2])
+        numbers[2] -= 1
+        numbers[3] = tape.begin(rows)
+        flags = np.zeros((2, rows), np.bool_)
+        flags[1] = True
         self.tape = tape
-        self.places: Ints = tape.begin(len(trips))
-        self.spots: Ints | None = None
-        self.position: Ints = np.zeros(len(trips), np.int64)
-        self.over: Flags = np.zeros(len(trips), np.bool_)
-        self.fresh: Flags = np.ones(len(trips), np.bool_)
         self.any_over = False
         self.any_fresh = True
+        self._set(numbers, flags)
+
+    def _set(self, numbers: Ints, flags: Flags) -> None:
+        self._numbers, self._flags = numbers, flags
+        self.position, self.trips, self.last, self.places, self._spots = numbers
+        self.over, self.fresh = flags
+        self._found = False
 
     def __len__(self) -> int:
         return len(self.position)
@@ -63,41 +92,41 @@ class Tally:
         self.any_fresh = False
 
     def find_spots(self) -> Ints:
-        """Where on the tape the present position of every row lies; room is made where there is none yet."""
-        if self.spots is None or self.tape.turns_page(self.position):
-            self.spots = self.tape.claim(self.places, self.position)
-        return self.spots
+        """Where on the tape the present position of every row lies, until rows go on or move. Ask in every iteration,
+        or never: spots are counted on with positions, and only rows that come to a new page are given one."""
+        if not self._found:
+            turned = self.tape.firsts(self.position)
+            if len(turned):
+                self._spots[turned] = self.tape.claim(self.places[turned], self.position[turned])
+            self._found = True
+        return self._spots
 
     def end(self, over: Flags | None = None) -> None:
         """One more iteration is behind all rows that are not over; ``over``: those whose last one it was."""
+        self._found = False
         if over is None and not self.any_over:
             self.position += 1
-            if self.spots is not None:
-                self.spots += 1
+            self._spots += 1
             return
-        self.spots = None
         if over is not None:
-            self.over = self.over | over
+            self.over |= over
             self.any_over = True
-        self.position += ~self.over
+        going = ~self.over
+        self.position += going
+        self._spots += going
 
     def append(self, other: Tally) -> None:
         """The rows of another sub-batch behind these."""
-        self.spots = None
-        self.position = np.concatenate((self.position, other.position))
-        self.trips = np.concatenate((self.trips, other.trips))
-        self.last = np.concatenate((self.last, other.last))
-        self.places = np.concatenate((self.places, other.places))
-        self.over = np.concatenate((self.over, other.over))
-        self.fresh = np.concatenate((self.fresh, other.fresh))
         self.any_over |= other.any_over
         self.any_fresh |= other.any_fresh
+        self._set(
+            np.concatenate((self._numbers, other._numbers), 1),
+            np.concatenate((self._flags, other._flags), 1),
+        )
 
     def keep(self, order: Sequence[int]) -> None:
         """These rows, in this order."""
         index = np.asarray(order)
-        self.spots = None
-        self.position, self.trips, self.last = self.position[index], self.trips[index], self.last[index]
-        self.places, self.over, self.fresh = self.places[index], self.over[index], self.fresh[index]
-        self.any_over = bool(self.over.any())
-        self.any_fresh = bool(self.fresh.any())
+        self._set(self._numbers.take(index, 1), self._flags.take(index, 1))
+        self.any_over = self.any_over and bool(np.count_nonzero(self.over))
+        self.any_fresh = self.any_fresh and bool(np.count_nonzero(self.fresh))

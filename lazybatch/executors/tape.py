@@ -9,6 +9,7 @@ Several tensors share pages and positions: each has a track of its own, with mem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -67,9 +68,9 @@ class Tape:
         spots += positions & _LAST
         return spots
 
-    def turns_page(self, positions: Ints) -> bool:
-        """Whether any of these positions is the first on its page; the others lie right behind the position before."""
-        return bool(np.count_nonzero(positions & _LAST) < len(positions))
+    def firsts(self, positions: Ints) -> Ints:
+        """Which of these positions are the first on their page; the others lie right behind the position before."""
+        return np.flatnonzero((positions & _LAST) == 0)
 
     def claim(self, places: Ints, positions: Ints) -> Ints:
         """`spots` for steps to write. A row's steps are claimed one after the other, from 0."""
@@ -101,8 +102,25 @@ class Tape:
         """The first steps of a row, as an array of their own."""
         return self.read(name, self._all_spots(place, length))
 
-    def _all_spots(self, place: int, length: int) -> Ints:
-        return self.spots(np.full(length, place, np.int64), np.arange(length, dtype=np.int64))
+    def sequences(self, names: Sequence[str], places: Ints, lengths: Ints) -> list[list[Array]]:
+        """The first steps of several rows, arrays of their own: per name, one per place."""
+        if len(places) == 1:
+            spots = self._all_spots(places[0], int(lengths[0]))
+            return [[self.read(name, spots)] for name in names]
+        ends = lengths.cumsum()
+        starts = ends - lengths
+        positions = np.arange(ends[-1]) - starts.repeat(lengths)
+        spots = self.spots(places.repeat(lengths), positions)
+        parts = list(zip(starts.tolist(), ends.tolist(), strict=True))
+        tracks = [self.read(name, spots) for name in names]
+        return [[steps[start:end].copy() for start, end in parts] for steps in tracks]
+
+    def _all_spots(self, place: int | np.int64, length: int) -> Ints:
+        positions = np.arange(length)
+        spots: Ints = self._table[place].take(positions >> PAGE_BITS)
+        spots <<= PAGE_BITS
+        spots += positions & _LAST
+        return spots
 
     def _reach(self, place: int, count: int) -> None:
         """Have at least so many pages at this place."""

@@ -8,8 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazybatch.errors import InvariantError
-from lazybatch.executors.rows import by_row, gathered, handed_out, size_at, survivors, take_rows
+from lazybatch.executors.rows import by_row, gathered, handed_out, rows_of, size_at, survivors, take_rows
 from lazybatch.partition.pieces import Boundary, Kind
+
+
+@given(st.lists(st.integers(0, 40), unique=True, max_size=30), st.sets(st.integers(0, 40), max_size=20))
+def test_requests_are_found_in_their_rows(requests: list[int], wanted: set[int]) -> None:
+    """Few or many, all of them or, where one is missing, none."""
+    found = rows_of(wanted, requests)
+    if wanted <= set(requests):
+        assert found is not None
+        assert {requests[row] for row in found} == wanted
+        assert len(found) == len(wanted)
+    else:
+        assert found is None
 
 
 @given(st.integers(1, 12), st.data())

@@ -32,12 +32,18 @@ def test_positions_grow_until_rows_are_over() -> None:
 
 
 def test_spots_follow_positions() -> None:
-    """Found once and counted on, anew on each page and whenever rows move."""
+    """Found once and counted on, anew on each page, also when rows move, join and are over."""
     rows = tally(*[3 * PAGE] * 4)
     for step in range(2 * PAGE + 3):
         assert rows.find_spots().tolist() == rows.tape.spots(rows.places, rows.position).tolist()
         if step == PAGE + 5:
-            rows.keep([2, 3])
+            rows.keep([3, 2])
+        if step == PAGE + 7:
+            rows.append(Tally(np.array([PAGE, 2 * PAGE]), rows.tape))
+            rows.end(np.array([False, False, True, False]))
+            continue
+        if step == PAGE + 9:
+            rows.keep([0, 1])
         rows.end(np.array([True, False]) if step == 2 * PAGE else None)
 
 

@@ -52,6 +52,21 @@ def test_what_is_given_at_once_is_read_step_by_step() -> None:
     assert tape.nbytes > 0
 
 
+@given(st.lists(st.integers(1, 3 * PAGE + 1), min_size=1, max_size=5))
+def test_rows_that_end_together_are_read_at_once(lengths: list[int]) -> None:
+    """Each gets what it would get alone, of every track, in arrays that share no memory."""
+    tape = Tape()
+    places = tape.begin(len(lengths))
+    for place, length in zip(places.tolist(), lengths, strict=True):
+        tape.record("x", place, place * 1000.0 + np.arange(length))
+        tape.record("y", place, np.full((length, 2), place))
+    both = tape.sequences(("x", "y"), places, np.array(lengths))
+    for name, kept in zip("xy", both, strict=True):
+        for place, length, steps in zip(places.tolist(), lengths, kept, strict=True):
+            assert np.array_equal(steps, tape.sequence(name, place, length))
+            assert steps.base is None
+
+
 def test_pages_serve_again() -> None:
     """Rows that come and go, one after the other, take no more memory than one."""
     tape = Tape()

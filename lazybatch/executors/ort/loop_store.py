@@ -89,7 +89,11 @@ class LoopRowStore(RowStore):
 
         like: the tensor whose rows lie as this one's do, where nothing is proven of its own.
         """
-        return self._by_row(state, name, like)[: len(state.requests)]
+        found = state.frame.by_row.get(name)
+        if found is None:
+            found = self._by_row(state, name, like)
+        count = len(state.requests)
+        return found if len(found) == count else found[:count]
 
     def blank(self, state: SubBatch, name: str, rows: NDArray[np.bool_]) -> None:
         """Fill these rows of an input that grows with zeros, and padding with them."""

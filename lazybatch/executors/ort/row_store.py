@@ -194,7 +194,7 @@ class RowStore:
         without: tensors whose content in ``small`` nobody needs.
         """
         have, more = len(large.requests), len(small.requests)
-        into, out_of = self._slots(large), self._slots(small)
+        slots = self.plan.slot_of
         rebuilt: dict[str, Any] = {}
         for name in self.plan.moved[large.cursor]:
             boundary = self._partition.boundaries[name]
@@ -202,11 +202,9 @@ class RowStore:
                 rebuilt[name] = size_at(boundary, self._array(large, name), large.rows, total)
             elif boundary.kind is not Kind.ROWS or boundary.axis is None:
                 continue
-            elif boundary.axis == 0 and name in into:
+            elif boundary.axis == 0 and name in slots:
                 if name not in without:
-                    unit = large.layout.forms[name].unit_bytes
-                    target = large.buffers.bytes_of(into[name])[have * unit : (have + more) * unit]
-                    target[:] = small.buffers.bytes_of(out_of[name])[: more * unit]
+                    self._records(large, name)[have : have + more] = self._records(small, name)[:more]
             else:
                 sides = [
                     take_rows(self._array(side, name), boundary.axis, side.rows, range(len(side.requests)))
@@ -217,7 +215,10 @@ class RowStore:
 
     def keep(self, state: SubBatch, order: Sequence[int]) -> None:
         """Keep these rows, in this order (see `survivors`: rows only move forward, into holes)."""
-        slots = self._slots(state)
+        slots = self.plan.slot_of
+        holes = [row for row, origin in enumerate(order) if row != origin]
+        origins = [order[row] for row in holes]
+        into, out_of = np.array(holes, np.intp), np.array(origins, np.intp)
         rebuilt: dict[str, Any] = {}
         for name in self.plan.moved[state.cursor]:
             boundary = self._partition.boundaries[name]
@@ -226,14 +227,26 @@ class RowStore:
             elif boundary.kind is not Kind.ROWS or boundary.axis is None:
                 continue
             elif boundary.axis == 0 and name in slots:
-                unit = state.layout.forms[name].unit_bytes
-                memory = state.buffers.bytes_of(slots[name])
-                for row, origin in enumerate(order):
-                    if row != origin:
-                        memory[row * unit : (row + 1) * unit] = memory[origin * unit : (origin + 1) * unit]
+                if holes:
+                    records = self._records(state, name)
+                    records[into] = records[out_of]
             else:
                 rebuilt[name] = take_rows(self._array(state, name), boundary.axis, state.rows, order)
         self._resize(state, len(order), rebuilt)
+
+    def _records(self, state: SubBatch, name: str) -> NDArray[Any]:
+        """A bound tensor with its rows on axis 0 as one opaque element per row, of all rows that there is room for.
+
+        NumPy moves rows so in one call, however few they are, and lets no other thread in meanwhile.
+        """
+        records: NDArray[Any] | None = state.frame.records.get(name)
+        if records is None:
+            memory, form = state.buffers.bytes_of(self._slots(state)[name]), state.layout.forms[name]
+            unit = form.unit_bytes
+            rows = len(memory) // unit if unit else self.capacity
+            records = memory[: rows * unit].view(np.dtype((np.void, unit))) if unit else np.empty((rows, 0), np.uint8)
+            state.frame.records[name] = records
+        return records
 
     def _resize(self, state: SubBatch, rows: int, rebuilt: Mapping[str, Any]) -> None:
         """Execute another number of rows from now on, and store the tensors that had to be built anew for it."""

@@ -23,6 +23,7 @@ from lazybatch.executors.base import Row
 from lazybatch.executors.chain import ChainExecutor
 from lazybatch.executors.program.plan import LoopPlan, StagePlan
 from lazybatch.executors.program.rows import Traveller, check_padded, iterations, values_for
+from lazybatch.executors.rows import rows_of
 from lazybatch.executors.tally import NEVER, Tally
 from lazybatch.executors.tape import Tape
 from lazybatch.program import Reference
@@ -122,7 +123,9 @@ class LoopStage(ChainStage):
         """After so many iterations a row is done, whatever it says; for measuring."""
         self.onward: Callable[[Traveller], None] | None = None
         """Asked of every row that made its last iteration, while the node may fail: raises where it cannot go on."""
-        self._emitted: tuple[int, NDArray[np.int64] | None, NDArray[np.int64]] | None = None
+        self._emitted: tuple[int, NDArray[np.int64] | None] | None = None
+        self._collected = tuple(Reference(plan.name, name) for name in plan.loop.collected)
+        self._number = plan.loop.forms.get(plan.loop.iteration or "")
 
     @property
     def tape_bytes(self) -> int:
@@ -170,14 +173,17 @@ class LoopStage(ChainStage):
             for name in self._cycle.grown:
                 store.blank(state, name, tally.fresh)
             tally.began()
-        if loop.each or loop.collect:
+        if loop.each:
             spots = tally.find_spots()
             for name in loop.each:
                 store.feed(state, name, tally.tape.read(name, spots))
-        if loop.iteration is not None:
-            form = loop.forms[loop.iteration]
-            numbers = tally.position if not loop.same_iteration else tally.position.max(keepdims=True)
-            store.feed(state, loop.iteration, numbers.astype(form.dtype).reshape(-1, *form.shape))
+        if loop.iteration is not None and self._number is not None:
+            numbers, form = tally.position, self._number
+            if loop.same_iteration:
+                numbers = numbers.max(keepdims=True)
+            if form.dtype != numbers.dtype:
+                numbers = numbers.astype(form.dtype)
+            store.feed(state, loop.iteration, numbers.reshape(-1, *form.shape) if form.shape else numbers)
 
     def step(self, sub_batch: int, rows: Mapping[int, Traveller]) -> list[int]:
         """The body's last node ran: the iteration ends. The requests that this one was the last of, but for those that
@@ -227,24 +233,29 @@ class LoopStage(ChainStage):
         tally = state.tally
         if not self._loop.collect:
             return
-        spots = tally.find_spots() if tally.spots is None else tally.spots
-        spots = spots.copy() if going is None else spots[going]
+        spots = tally.find_spots()
+        if going is not None:
+            spots = spots[going]
         for name in self._loop.collect:
             values = self.chain.store.peek(state, name)
             try:
                 tally.tape.write(name, spots, values if going is None else values[going])
             except ValueError as error:
                 raise ExecutionError(f"stage {self.plan.name!r}: output {name!r} is collected: {error}") from error
-        self._emitted = (sub_batch, going, spots)
+        self._emitted = (sub_batch, going)
 
     def emitted(self, sub_batch: int) -> dict[int, dict[str, Any]]:
         """What each row collected in the iteration that just ended; see `LoopExecutor.emitted`."""
         if self._emitted is None or self._emitted[0] != sub_batch:
             return {}
-        _, going, spots = self._emitted
-        state = self.chain.state(sub_batch)
-        requests = state.requests if going is None else [state.requests[row] for row in going.tolist()]
-        steps = {name: state.tally.tape.read(name, spots) for name in self._loop.collect}
+        state, going = self.chain.state(sub_batch), self._emitted[1]
+        tally, requests = state.tally, state.requests
+        places, positions = tally.places, tally.position - ~tally.over  # who goes on stands one further by now
+        if going is not None:
+            requests = [requests[row] for row in going.tolist()]
+            places, positions = places[going], positions[going]
+        spots = tally.tape.spots(places, positions)
+        steps = {name: tally.tape.read(name, spots) for name in self._loop.collect}
         return {
             request: {name: np.array(values[row], values.dtype) for name, values in steps.items()}
             for row, request in enumerate(requests)
@@ -257,32 +268,32 @@ class LoopStage(ChainStage):
         loop, tally, store = self._loop, state.tally, self.chain.store
         stage = self.plan.name
         finals = {name: store.peek(state, self._cycle.carried.get(name, name), name) for name in loop.states}
-        for row in leaving:
+        made = tally.position[leaving] + 1
+        kept = tally.tape.sequences(loop.collected, tally.places[leaving], made) if loop.collected else []
+        for number, (row, trips) in enumerate(zip(leaving, made.tolist(), strict=True)):
             traveller = rows[state.requests[row]]
-            trips = int(tally.position[row]) + 1
             traveller.trips[loop.number] = trips
+            for reference, sequences in zip(self._collected, kept, strict=True):
+                traveller.tensors[reference] = sequences[number]
             for name, values in finals.items():
                 value = values[row]
                 if name in self._cycle.grown:
                     axis = self._cycle.grown[name].axis
                     value = value[(slice(None),) * axis + (slice(trips),)]
                 traveller.tensors[Reference(stage, name)] = np.array(value, values.dtype, order="C")
-            for name in loop.collected:
-                kept = tally.tape.sequence(name, int(tally.places[row]), trips)
-                traveller.tensors[Reference(stage, name)] = kept
             if not done[row]:
                 traveller.truncated = True
                 if loop.at_max == "error" and traveller.error is None:
                     traveller.error = ExecutionError(
                         f"stage {stage!r}: the row is not done after {trips} iterations, the most it may make"
                     )
-            self._go_on(traveller)
+            if self.onward is not None:
+                self._go_on(traveller, self.onward)
 
-    def _go_on(self, traveller: Traveller) -> None:
+    def _go_on(self, traveller: Traveller, onward: Callable[[Traveller], None]) -> None:
         """Rows that leave are moved when the scheduler knows of it, and then all that move together would be lost."""
         try:
-            if self.onward is not None:
-                self.onward(traveller)
+            onward(traveller)
         except ExecutionError as error:
             raise traveller.error or error from None
 
@@ -294,9 +305,8 @@ class LoopStage(ChainStage):
     def over(self, sub_batch: int, requests: Collection[int]) -> bool:
         """Whether all these rows made their last iteration."""
         state = self.chain.state(sub_batch)
-        wanted = set(requests)
-        rows = [row for row, request in enumerate(state.requests) if request in wanted]
-        return len(rows) == len(wanted) and state.cursor == 0 and bool(state.tally.over[rows].all())
+        rows = rows_of(requests, state.requests)
+        return rows is not None and state.cursor == 0 and bool(state.tally.over[rows].all())
 
     def finish(self, sub_batch: int, rows: Mapping[int, Traveller]) -> None:
         """Rows took what is needed when they made their last iteration."""
@@ -314,10 +324,10 @@ class LoopStage(ChainStage):
     def evict(self, sub_batch: int, requests: Collection[int]) -> None:
         """See `ChainStage.evict`."""
         state = self.chain.state(sub_batch)
-        gone = set(requests)
-        places = state.tally.places[[row for row, request in enumerate(state.requests) if request in gone]]
+        tally, rows = state.tally, rows_of(requests, state.requests)
+        places = tally.places[rows]
         super().evict(sub_batch, requests)
-        state.tally.tape.end(places)
+        tally.tape.end(places)
 
     def end(self, sub_batch: int) -> None:
         """See `ChainStage.end`."""
