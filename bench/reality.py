@@ -6,11 +6,12 @@ Must not know: the models of overhead (`measure_overheads`), how nodes are sched
 In every round a model is profiled anew, so that both sides see the same machine. Before each run that is compared, one
 of its own, half as long and with other arrivals, measures what the engine adds at this rate under this policy: five
 constants. Callers that submit and take results share the processor with the nodes, so they depend on the rate. Then the
-simulator is given the times at which calls were really submitted, decides by the plain table as the live policy did,
-and takes the table's times plus those constants ("before"). A machine shared with others changes its pace from one run
+simulator is given the times at which calls were really submitted, decides by the table as the live policy did, and
+takes the nodes' times plus those constants ("before"). A machine shared with others changes its pace from one run
 to the next, which no simulation can foresee. So a second side fits the constants to the compared run itself ("same
-run"): it is told how fast the machine was, and must still get queueing and decisions right. What the simulator says
-without any constants is reported beside them ("table").
+run"): it is told how fast the machine was, and must still get queueing and decisions right. Beside them stands what the
+simulator says of the profile alone, as `lazybatch simulate` does: with the engine's time as the profile measured it,
+without callers ("table"), and of the nodes' times only ("nodes").
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -52,7 +53,7 @@ PACE_WITHIN, LATE_MS = 0.05, 2.0
 """Beyond this the machine is said to have been unfit for the comparison."""
 EPILOG = f"""\
 models     {", ".join(NAMES)}, or ONNX files
-loads      shares of what the engine can serve: the best batch size of the table with the engine's own time added
+loads      shares of what the engine can serve: the best batch size of the table with what a run showed added
 
 Runs last --seconds, or longer where that is needed for --requests. Rounds repeat all of it with other arrivals;
 per comparison the median over the rounds of simulated over live counts. Run it on a machine that does nothing else.
@@ -159,17 +160,19 @@ def run_live(bench: Bench, one: Variant, arrivals_ns: Sequence[int], seed: int) 
     return watched, outcome
 
 
-def run_simulated(bench: Bench, one: Variant, submit_ns: Sequence[int], overheads: Overheads | None) -> list[int]:
-    """Latencies in virtual time of calls submitted at these times, in their order."""
+def run_simulated(bench: Bench, one: Variant, submit_ns: Sequence[int], took: Overheads | LatencyTable) -> list[int]:
+    """Latencies in virtual time of calls submitted at these times, in their order.
+
+    took: what nodes take: the profiled times and these constants, or a table's. Policies are told the profile.
+    """
     lane, model = bench.lane, bench.table.model
     policy = one.simulated(controls_for([one], [lane]))
-    if overheads is None:
-        result = simulate([lane], policy, requests_from(submit_ns, model, sla_ns=bench.sla_ns))
-        return [result.latencies_ns[number] for number in range(len(submit_ns))]
-    seen_ns = [at_ns + overheads.wake_ns for at_ns in submit_ns]
-    durations = {model: overheads.over(bench.table, bench.rows_max)}
-    result = simulate([lane], policy, requests_from(seen_ns, model, sla_ns=bench.sla_ns), durations=durations)
-    around_ns = overheads.wake_ns + overheads.answer_ns
+    wake_ns = around_ns = 0
+    if isinstance(took, Overheads):
+        wake_ns, around_ns = took.wake_ns, took.wake_ns + took.answer_ns
+        took = took.over(bench.table, bench.rows_max)
+    requests = requests_from([at_ns + wake_ns for at_ns in submit_ns], model, sla_ns=bench.sla_ns)
+    result = simulate([lane], policy, requests, durations={model: took})
     return [result.latencies_ns[number] + around_ns for number in range(len(submit_ns))]
 
 
@@ -198,7 +201,8 @@ def compare(
         "live": outcome.latencies_ns,
         "before": run_simulated(bench, one, outcome.submit_ns, overheads),
         "same_run": run_simulated(bench, one, outcome.submit_ns, fitted(bench, watched, outcome)),
-        "table": run_simulated(bench, one, outcome.submit_ns, None),
+        "table": run_simulated(bench, one, outcome.submit_ns, bench.table),
+        "nodes": run_simulated(bench, one, outcome.submit_ns, replace(bench.table, engine=None)),
     }
     ms = {side: latency_summary([ns or 0 for ns in found[first:]]).as_ms() for side, found in sides.items()}
     return {
@@ -234,7 +238,7 @@ def measure(chosen: argparse.Namespace) -> list[dict[str, Any]]:
             progress_bar(done, total, f"{name}: profiling")
             bench = prepare(name, chosen.max_batch_size, chosen.profile_seconds)
             # Loads are shares of what the engine serves, under the first policy; rates are the same for all of them.
-            table_rps = graph_capacity_rps(bench.table, bench.rows_max)
+            table_rps = graph_capacity_rps(bench.table.dispatched(), bench.rows_max)
             first = calibrate(bench, compared[0], CAPACITY_SEEN_AT * table_rps, chosen)
             capacity_rps = graph_capacity_rps(first.over(bench.table, bench.rows_max), bench.rows_max)
             for load in chosen.load:
@@ -252,7 +256,9 @@ def measure(chosen: argparse.Namespace) -> list[dict[str, Any]]:
 def judge(report: Report) -> None:
     """Means and p99, simulated over live, the median over the rounds; a figure each."""
     runs = [row for row in report.rows if row["what"] == "run"]
-    heads = "".join(f"{title:>11}{'before':>9}{'same run':>9}{'table':>8}" for title in ("live mean", "live p99"))
+    heads = "".join(
+        f"{title:>11}{'before':>9}{'same run':>9}{'table':>8}{'nodes':>8}" for title in ("live mean", "live p99")
+    )
     print(f"{'model':12}{'policy':12}{'load':>6}{heads}   (ms; simulated over live, medians over rounds)")
     for key in dict.fromkeys((row["model"], row["policy"], row["load"]) for row in runs):
         mine = [row for row in runs if (row["model"], row["policy"], row["load"]) == key]
@@ -262,11 +268,11 @@ def judge(report: Report) -> None:
         for of in ("mean", "p99"):
             row[f"live_{of}_ms"] = median(one[f"live_{of}_ms"] for one in mine)
             cells += f"{row[f'live_{of}_ms']:>11.2f}"
-            for side, width in (("before", 9), ("same_run", 9), ("table", 8)):
+            for side, width in (("before", 9), ("same_run", 9), ("table", 8), ("nodes", 8)):
                 ratio = median(one[f"{side}_{of}_ms"] / one[f"live_{of}_ms"] for one in mine)
                 row[f"{side}_over_live_{of}"] = ratio
                 cells += f"{ratio:>{width}.3f}"
-                if side != "table":
+                if side in ("before", "same_run"):
                     report.at_most(f"{of}_off/{side}/{model}/{policy}/load{load:g}", abs(ratio - 1), WITHIN)
         report.rows.append(row)
         print(f"{model:12}{policy:12}{load:>6.2f}{cells}")

@@ -105,7 +105,7 @@ def test_a_row_that_fails_under_the_engine() -> None:
         if now.passes == 9:
             model.row_failure = ValueError("no such row")
 
-    with pytest.raises(ExecutionError, match="in batches of 1 under the engine: model 'spy'.*no such row"):
+    with pytest.raises(ExecutionError, match=r"in batches of 1 under the engine: model 'spy'.*no such row"):
         run(model, progress=break_at_the_end, repeats=3)
     assert model.shut_down == 1
 
