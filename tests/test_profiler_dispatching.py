@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter_ns
 from typing import Any
 
+import numpy as np
 import pytest
 
+import lazybatch as lb
 from lazybatch.core.latency import EngineTime
+from lazybatch.core.task import Reason, Task
 from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import Row
 from lazybatch.profiler import Progress, dispatching
 from lazybatch.profiler.dispatching import engine_time
+from tests.small_program import ROOM, write_program
 from tests.test_profiler import MS, Clock, SpyExecutor, SpyModel, run
 
 
@@ -55,46 +62,62 @@ def test_no_more_nodes_run_than_are_needed() -> None:
     """Enough gaps end it long before the budget; where nodes are long, one gap per size does."""
     model = SpyModel(Clock(), fixed_ns=2)
     measured(model, Gathering(model, 4), budget_ns=10**15)
-    assert len(model.passes) == 2 * dispatching.GAPS_MAX * dispatching._BATCHES // (dispatching._BATCHES - 1)
+    assert len(model.passes) == 2 * (dispatching.GAPS_MAX + 1)
     slow = SpyModel(Clock(), fixed_ns=10_000 * MS)
     measured(slow, Gathering(slow, 4))
     assert slow.passes == [1, 1, 4, 4]
 
 
 def test_a_gap_counts_for_what_came_before_it() -> None:
-    """Gaps before first nodes and others are told apart; those after a pause or of other sizes are left out."""
+    """Gaps before first nodes and others are told apart; what is not the engine's, and the warm-up, are left out."""
     clock = Clock()
-    model = SpyModel(clock)
-    gaps = dispatching._Gaps(SpyExecutor(model, 4), 2, clock)
-    for sub_batch, rows in enumerate((2, 2, 1)):
+    gaps = dispatching._Gaps(SpyExecutor(SpyModel(clock), 4), clock)
+
+    def dispatch(sub_batch: int, node: int, opened: tuple[int, ...] = ()) -> None:
+        gaps.run(sub_batch, node)
+        gaps.dispatched(0, 0, Task("spy", sub_batch, node, 2, 2, opened, None, Reason.CONTINUE))
+
+    for sub_batch in range(3):
         clock.advance(100)
-        gaps.open(sub_batch, {2 * sub_batch + k: Row(k) for k in range(rows)}, rows)
+        gaps.apart(40)
+        gaps.open(sub_batch, {2 * sub_batch: Row(0), 2 * sub_batch + 1: Row(1)}, 2)
         clock.advance(10)
-        gaps.run(sub_batch, 0)
+        dispatch(sub_batch, 0, (2 * sub_batch, 2 * sub_batch + 1))
         clock.advance(7)
-        gaps.run(sub_batch, 1)
+        dispatch(sub_batch, 1)
         gaps.close(sub_batch)
-        if sub_batch == 0:
-            assert (gaps.opening_ns, gaps.continuing_ns) == ([], [7])
-    assert (gaps.opening_ns, gaps.continuing_ns) == ([110], [7, 7])
-    gaps.pause()
-    gaps.open(3, {10: Row(0), 11: Row(1)}, 2)
-    gaps.run(3, 0)
-    assert gaps.opening_ns == [110]
+        gaps.counting = True
+    assert gaps.opening == [(2, 70), (2, 70)]
+    assert gaps.continuing == [(2, 7), (2, 7)]
 
 
 @pytest.mark.parametrize(
-    ("gaps", "line"),
+    ("few", "many", "line"),
     [
-        (([10, 11, 900], [40, 41, 42]), (1, 10)),
-        (([50, 60], [30, 40]), (45, 0)),
-        (([1], [100]), (0, 33)),
-        (([5], []), (0, 0)),
+        ([(1, 10), (1, 11), (1, 900)], [(4, 40), (4, 41), (3, 42)], (1, 10)),
+        ([(1, 50), (1, 60)], [(4, 30), (4, 40)], (45, 0)),
+        ([(1, 50)], [(1, 60), (1, 60)], (55, 0)),
+        ([(1, 1)], [(4, 100)], (0, 25)),
+        ([(1, 5)], [], (0, 0)),
     ],
 )
-def test_the_line_through_two_sizes(gaps: tuple[list[int], list[int]], line: tuple[int, int]) -> None:
-    """Medians at one row and at four; never falling with rows, never below 0; nothing where nothing was seen."""
-    assert dispatching._line([1, 4], gaps) == line
+def test_the_line_through_few_and_many_rows(few: list[Any], many: list[Any], line: tuple[int, int]) -> None:
+    """Medians of both; never falling with rows, never below 0; flat where rows do not differ; nothing of nothing."""
+    assert dispatching._line([few, many]) == line
+
+
+def test_rows_in_a_loop_come_and_go_one_by_one(tmp_path: Path) -> None:
+    """With eight rows in flight that make four iterations each, two leave and two join at every step."""
+    model = lb.load(write_program(tmp_path))
+    executor: Any = model.executor(max_batch_size=8)
+    executor.limit((4,))
+    rows = [model.admit({**model.sample_row(seed), "target": np.int64(ROOM)}) for seed in range(8)]
+    made = dispatching._Run(model, executor, [replace(row, trips=(4,)) for row in rows], 8, 10**8, perf_counter_ns)
+    gaps = made.gaps()
+    executor.shutdown()
+    assert {count for count, _ in gaps.opening} == {2}
+    assert max(count for count, _ in gaps.continuing) == 8
+    assert all(gap_ns > 0 for _, gap_ns in gaps.opening + gaps.continuing)
 
 
 def test_a_row_that_fails_under_the_engine() -> None:
@@ -105,7 +128,7 @@ def test_a_row_that_fails_under_the_engine() -> None:
         if now.passes == 9:
             model.row_failure = ValueError("no such row")
 
-    with pytest.raises(ExecutionError, match=r"in batches of 1 under the engine: model 'spy'.*no such row"):
+    with pytest.raises(ExecutionError, match=r"with 1 rows in flight under the engine: model 'spy'.*no such row"):
         run(model, progress=break_at_the_end, repeats=3)
     assert model.shut_down == 1
 

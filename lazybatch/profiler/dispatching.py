@@ -1,36 +1,41 @@
 """What the engine itself takes per dispatch, measured: rows through the real engine, on the executor that was measured.
 
-Owns: `engine_time`: how batches are kept coming, which gaps between nodes count, and the line through them.
+Owns: `engine_time`: how rows are kept coming, which gaps between nodes count, and the line through them.
 Must not know: how nodes are measured, what becomes of the table, which policy will serve.
 
 Between the end of one node and the start of the next the engine keeps its books, decides, moves rows and resolves
-futures. So an engine with the executor under it is given more than it can run at once, and the gaps are timed at the
-executor: no node's time is in them, whatever the machine's pace. Batches are whole ("graph"), the plainest decision
-there is, and of one row or of as many as fit. Medians leave the machine's hiccups out. Gaps before a graph's first node
-also hold the end of the batch before.
+futures. So an engine with the executor under it is kept busy, and the gaps are timed at the executor: no node's time is
+in them, whatever the machine's pace, nor the submitting of further rows. It runs once with one row in flight and once
+with as many as fit; medians leave the machine's hiccups out. Decisions are the plainest there are: whole batches of a
+chain, and in a loop rows that join and leave at every step, at evenly spread iterations, as they do under load.
 
-It runs in the calling thread. What callers take that share the processor depends on them, and is not the engine's.
+A gap before a graph's first node also holds the end of the batch before, one within a loop the coming and going there.
+All of it happens in the calling thread: what callers that share the processor take depends on them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, cast
 
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import EngineTime
+from lazybatch.core.policies.continuous import Continuous
 from lazybatch.core.policies.graph_batching import GraphBatching
+from lazybatch.core.task import Completion, Task
 from lazybatch.engine import Engine, RequestFuture, ServedModel
 from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import Executor, Model, Row
+from lazybatch.metrics import Observer
 
 GAPS_MAX = 200
-"""So many gaps before first nodes are enough at a size. One is, where that already takes more than the budget: next to
-such nodes the engine's time is nothing."""
-_BATCHES = 5
-"""Full batches that wait when the engine starts; all but the first follow on another."""
+"""So many gaps before first nodes are enough. One is, where that already takes more than the budget: next to such nodes
+the engine's time is nothing."""
+
+Gap = tuple[int, int]
+"""Rows of the node that started, nanoseconds before it."""
 
 
 def engine_time(
@@ -43,7 +48,7 @@ def engine_time(
     budget_ns: int,
     clock_ns: Callable[[], int],
 ) -> EngineTime:
-    """Measure with batches of one row and of ``size``, about ``budget_ns`` in all; the executor stays usable.
+    """Measure with one row and with ``size`` rows in flight, about ``budget_ns`` in all; the executor stays usable.
 
     rows: of one shape, used in turn. rounds: per loop of the model's graph, the iterations that the executor was told
     rows make. Raises `ExecutionError` when a row fails.
@@ -51,63 +56,62 @@ def engine_time(
     if rounds:
         rows = [replace(row, trips=tuple(rounds)) for row in rows]
     sizes = sorted({1, size})
-    found = [_gaps(model, executor, rows, one, budget_ns // len(sizes), clock_ns) for one in sizes]
-    goes_on = _line(sizes, [gaps.continuing_ns for gaps in found])
+    found = [_Run(model, executor, rows, one, budget_ns // len(sizes), clock_ns).gaps() for one in sizes]
     loops = model.graph.loops
     if loops and loops[0].first == 0:
-        # Iterations are most of what is dispatched at such a first node, and batches begin among them.
-        return EngineTime(*goes_on, *goes_on)
-    return EngineTime(*_line(sizes, [gaps.opening_ns for gaps in found]), *goes_on)
+        # Iterations are most of what is dispatched at such a first node, and newcomers join them.
+        both = _line([gaps.opening + gaps.continuing for gaps in found])
+        return EngineTime(*both, *both)
+    return EngineTime(*_line([gaps.opening for gaps in found]), *_line([gaps.continuing for gaps in found]))
 
 
-def _line(sizes: Sequence[int], gaps_ns: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """What a dispatch takes, and more for each row; nothing where none was seen."""
-    if not all(gaps_ns):
+def _line(gaps: Sequence[Sequence[Gap]]) -> tuple[int, int]:
+    """What a dispatch takes, and more for each row, from gaps with few rows and with many; 0 where none was seen."""
+    if not all(gaps):
         return 0, 0
-    medians = [median(gaps) for gaps in gaps_ns]
-    if len(sizes) == 1 or medians[1] <= medians[0]:  # more rows never take less: that is noise
-        return round(sum(medians) / len(medians)), 0
-    per_row = (medians[1] - medians[0]) / (sizes[1] - sizes[0])
-    return max(0, round(medians[0] - per_row)), round(per_row)
+    points = [(median(rows for rows, _ in some), median(gap_ns for _, gap_ns in some)) for some in gaps]
+    (fewest, low_ns), (most, high_ns) = points[0], points[-1]
+    if most <= fewest or high_ns <= low_ns:  # more rows never take less: that is noise
+        return round((low_ns + high_ns) / 2), 0
+    per_row = (high_ns - low_ns) / (most - fewest)
+    fixed = low_ns - per_row * fewest
+    return (round(fixed), round(per_row)) if fixed > 0 else (0, round(high_ns / most))
 
 
-class _Gaps:
-    """An executor under the engine that notes, for sub-batches of one size, how long after a node the next starts."""
+class _Gaps(Observer):
+    """Between an engine and its executor: notes how long after the end of a node the next one starts, once `counting`.
 
-    def __init__(self, executor: Executor, size: int, clock_ns: Callable[[], int]) -> None:
-        self.opening_ns: list[int] = []
-        self.continuing_ns: list[int] = []
+    steps: iterations so far.
+    """
+
+    def __init__(self, executor: Executor, clock_ns: Callable[[], int]) -> None:
+        self.opening: list[Gap] = []
+        self.continuing: list[Gap] = []
+        self.counting = False
+        self.steps = 0
         self._executor = executor
-        self._size = size
         self._clock_ns = clock_ns
-        self._rows = 0
-        self._opened = False
         self._longest_ns = 0
         self._end_ns: int | None = None
+        self._gap_ns: int | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)
 
+    def apart(self, spent_ns: int) -> None:
+        """So much of the gap that is going on is not the engine's."""
+        if self._end_ns is not None:
+            self._end_ns += spent_ns
+
     def enough(self, until_ns: int) -> bool:
         """Whether no further node is to run: enough was seen, or one gap at least and the next might end too late."""
-        seen = len(self.opening_ns)
+        seen = len(self.opening)
         return seen >= GAPS_MAX or (seen > 0 and self._clock_ns() + self._longest_ns > until_ns)
-
-    def pause(self) -> None:
-        """The engine has had nothing to do: the gap before the next node is not its own."""
-        self._end_ns = None
-
-    def open(self, sub_batch: int, rows: Mapping[int, Row], padded_rows: int) -> None:
-        """See `Executor.open`."""
-        self._rows, self._opened = len(rows), True
-        self._executor.open(sub_batch, rows, padded_rows)
 
     def run(self, sub_batch: int, node: int) -> Collection[int] | None:
         """See `Executor.run`."""
         start_ns = self._clock_ns()
-        if self._end_ns is not None and self._rows == self._size:
-            (self.opening_ns if self._opened else self.continuing_ns).append(start_ns - self._end_ns)
-        self._opened = False
+        self._gap_ns = None if self._end_ns is None else start_ns - self._end_ns
         done = self._executor.run(sub_batch, node)
         self._end_ns = self._clock_ns()
         self._longest_ns = max(self._longest_ns, self._end_ns - start_ns)
@@ -116,38 +120,74 @@ class _Gaps:
     def shutdown(self) -> None:
         """The engine's end is not the executor's."""
 
+    def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
+        """See `Observer.dispatched`: the engine says what has just run."""
+        if self.counting and self._gap_ns is not None:
+            (self.opening if task.opened else self.continuing).append((task.rows, self._gap_ns))
 
-def _gaps(
-    model: Model, executor: Executor, rows: Sequence[Row], size: int, budget_ns: int, clock_ns: Callable[[], int]
-) -> _Gaps:
-    """Give an engine batches of this size until enough gaps were seen."""
-    until_ns = clock_ns() + budget_ns
-    gaps = _Gaps(executor, size, clock_ns)
-    spec = LaneSpec(
-        model.graph,
-        max_batch_size=size,
-        queue_capacity=_BATCHES * size,
-        joinable=model.joinable,
-        length=rows[0].length,
-    )
-    served = ServedModel(spec, cast(Executor, gaps))
-    engine = Engine([served], GraphBatching(), isolate_failures=False, threaded=False)
-    given = [rows[number % len(rows)] for number in range(_BATCHES * size)]
-    try:
-        while not gaps.enough(until_ns):
-            gaps.pause()
-            futures = engine.submit(served.called, given)
-            while engine.step() and not gaps.enough(until_ns):
-                pass
-            _check(size, futures)
-    finally:
-        engine.shutdown(drain=False)
-    return gaps
+    def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
+        """See `Observer.stepped`."""
+        self.steps += 1
 
 
-def _check(size: int, futures: Sequence[RequestFuture]) -> None:
-    """Raise for a row that failed; those that were not needed have not ended."""
-    for future in futures:
-        error = future.exception() if future.done() else None
-        if error is not None:
-            raise ExecutionError(f"in batches of {size} under the engine: {error}") from error
+class _Run:
+    """An engine that is kept busy with so many rows in flight."""
+
+    def __init__(
+        self,
+        model: Model,
+        executor: Executor,
+        rows: Sequence[Row],
+        size: int,
+        budget_ns: int,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._until_ns = clock_ns() + budget_ns
+        self._clock_ns = clock_ns
+        self._rows = rows
+        self._size = size
+        # Those that join a loop at once: as many as leave it, when all stand at different iterations.
+        iterations = sum(count or 1 for count in rows[0].trips) if model.graph.loops else 1
+        self._share = -(-size // iterations)
+        self._loops = bool(model.graph.loops)
+        self._submitted = 0
+        self._open: list[RequestFuture] = []
+        self._gaps = _Gaps(executor, clock_ns)
+        spec = LaneSpec(
+            model.graph,
+            max_batch_size=size,
+            queue_capacity=2 * size,
+            joinable=model.joinable,
+            length=rows[0].length,
+        )
+        served = ServedModel(spec, cast(Executor, self._gaps))
+        policy = Continuous() if self._loops else GraphBatching()
+        self._model = served.called
+        self._engine = Engine([served], policy, isolate_failures=False, observers=[self._gaps], threaded=False)
+
+    def gaps(self) -> _Gaps:
+        """Those between nodes, when enough were seen."""
+        try:
+            while not self._gaps.enough(self._until_ns):
+                self._feed()
+                self._engine.step()
+        finally:
+            self._engine.shutdown(drain=False)
+        return self._gaps
+
+    def _feed(self) -> None:
+        """Submit what is missing to what should be in flight or wait: always the next rows, few by few in a loop."""
+        start_ns = self._clock_ns()
+        for future in self._open:
+            error = future.exception() if future.done() else None
+            if error is not None:
+                raise ExecutionError(f"with {self._size} rows in flight under the engine: {error}") from error
+        self._open = [future for future in self._open if not future.done()]
+        most = self._size + self._share
+        wanted = min(most, self._share * (1 + self._gaps.steps)) if self._loops else most
+        numbers = range(self._submitted, self._submitted + max(0, wanted - len(self._open)))
+        if numbers:
+            self._open += self._engine.submit(self._model, [self._rows[k % len(self._rows)] for k in numbers])
+            self._submitted = numbers.stop
+        self._gaps.apart(self._clock_ns() - start_ns)
+        self._gaps.counting = wanted == most

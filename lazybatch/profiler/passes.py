@@ -4,13 +4,15 @@ Owns: `Runner`, and how often it goes round a loop.
 Must not know: which sizes are measured when, what becomes of the times.
 
 In a loop all rows go round together, whether or not they are done: a table is of iterations, and how many a row makes
-is another matter. The time of a loop's node is the mean over the iterations.
+is another matter. The time of a loop's node is the median over the iterations of a pass: the first, which finds nothing
+where it left it, and those that the machine interrupted do not count for the others.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 
 from lazybatch.core.graph import NodeGraph
 from lazybatch.errors import ExecutionError
@@ -80,7 +82,7 @@ class Runner:
     def _stage(self, sub_batch: int, size: int, nodes: range, rounds: int) -> list[int]:
         """The times of one chain, or of a loop, per iteration."""
         run, clock_ns = self._executor.run, self.clock_ns
-        spent_ns = [0] * len(nodes)
+        spent_ns: list[list[int]] = [[] for _ in nodes]
         for _ in range(rounds):
             for place, node in enumerate(nodes):
                 start_ns = clock_ns()
@@ -90,5 +92,5 @@ class Runner:
                     raise ExecutionError(
                         f"model {self._name!r}: node {self._nodes[node]!r} failed at batch size {size}: {error}"
                     ) from error
-                spent_ns[place] += clock_ns() - start_ns
-        return [max(1, spent // rounds) for spent in spent_ns]
+                spent_ns[place].append(clock_ns() - start_ns)
+        return [max(1, int(median(times_ns))) for times_ns in spent_ns]
