@@ -27,7 +27,8 @@ class Solution:
 
     rate_per_ns: rows per nanosecond. gain_rows: mean rows in the system. value: h(q) for q = 0, 1, ...
     action: rows to start with q waiting (0: wait for one more). horizon_ns: times at which `ahead` is tabulated.
-    ahead: ahead[i][q] = E[h(q + arrivals during horizon_ns[i])].
+    ahead: ahead[i][q] = E[h(q + arrivals during horizon_ns[i])]. mean_latency_ns: mean time of a row in the system
+    (Little's law).
     """
 
     rate_per_ns: float
@@ -36,29 +37,33 @@ class Solution:
     action: tuple[int, ...]
     horizon_ns: tuple[int, ...]
     ahead: tuple[tuple[float, ...], ...]
+    mean_latency_ns: float = field(init=False, repr=False)
 
-    @property
-    def mean_latency_ns(self) -> float:
-        """Mean time of a row in the system (Little's law)."""
-        return self.gain_rows / self.rate_per_ns
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean_latency_ns", self.gain_rows / self.rate_per_ns)
 
     def after(self, waiting: int, time_ns: float) -> float:
         """E[h(waiting + arrivals during time_ns)], interpolated in time; beyond the tables along their last slope."""
         grid = self.horizon_ns
-        i = min(max(bisect_right(grid, time_ns) - 1, 0), len(grid) - 2)
-        share = (time_ns - grid[i]) / (grid[i + 1] - grid[i])
-        low, high = _at(self.ahead[i], waiting), _at(self.ahead[i + 1], waiting)
+        i = bisect_right(grid, time_ns, 1, len(grid) - 1)
+        begin_ns = grid[i - 1]
+        share = (time_ns - begin_ns) / (grid[i] - begin_ns)
+        begin, end = self.ahead[i - 1], self.ahead[i]
+        if waiting < len(begin):
+            low, high = begin[waiting], end[waiting]
+        else:
+            low, high = _beyond(begin, waiting), _beyond(end, waiting)
         return low + (high - low) * share
 
     def start(self, waiting: int) -> int:
         """Rows to start with this many waiting and a free processor; 0 means wait for one more."""
-        return self.action[min(waiting, len(self.action) - 1)]
+        action = self.action
+        return action[waiting] if waiting < len(action) else action[-1]
 
 
-def _at(values: Sequence[float], index: int) -> float:
+def _beyond(values: Sequence[float], index: int) -> float:
+    """Behind the last of the values, along their last slope."""
     last = len(values) - 1
-    if index <= last:
-        return values[index]
     return values[last] + (values[last] - values[last - 1]) * (index - last)
 
 

@@ -70,6 +70,7 @@ class InfQ:
         "_live",
         "_retried",
         "due_ns",
+        "least_sla_ns",
     )
 
     def __init__(
@@ -94,6 +95,8 @@ class InfQ:
         self._deadlines = DeadlineOrder(self._live)
         self.due_ns = UNBOUNDED_NS
         """Before this time neither `expire` nor `drop` has anything to do."""
+        self.least_sla_ns = UNBOUNDED_NS
+        """No waiting row's deadline is closer to its arrival."""
         # (level, signature) -> its requests in order of arrival; no empty groups.
         self._groups: dict[tuple[int, Hashable], deque[Request]] = {}
 
@@ -130,6 +133,9 @@ class InfQ:
         self._retried += 1
 
     def _append(self, request: Request) -> None:
+        sla_ns = request.deadline_ns - request.arrival_ns
+        if sla_ns < self.least_sla_ns or not self._live:
+            self.least_sla_ns = sla_ns
         self._live[request.id] = request
         key = (request.priority, request.signature)
         group = self._groups.get(key)
@@ -304,6 +310,8 @@ class InfQ:
             raise InvariantError(f"queue: something is due at {end_ns}, not only at {self.due_ns}")
         if self._alone_ns is not None:
             self._deadlines.validate([request for request in self if type(request.signature) is not Alone])
+        if any(request.deadline_ns - request.arrival_ns < self.least_sla_ns for request in self):
+            raise InvariantError(f"queue: a deadline is closer to its row's arrival than {self.least_sla_ns} ns")
         for (level, signature), group in self._groups.items():
             if list(group) != sorted(group, key=_arrival):
                 raise InvariantError(f"queue: group {(level, signature)} is not in order of arrival")

@@ -52,6 +52,18 @@ def test_a_queue_is_uniform_while_all_its_rows_could_go_together(core: Core) -> 
         assert queue.uniform is (signature == "x")
 
 
+def test_no_deadline_is_closer_to_its_arrival_than_the_queue_says(core: Core) -> None:
+    """The least target of all rows since the queue was last empty: a tight one is forgotten once it is gone."""
+    queue = core.queue()
+    for id, sla, least in ((0, 70, 70), (1, 30, 30), (2, None, 30), (3, 50, 30)):
+        queue.push(row(id, at=10 * id, sla=sla))
+        assert queue.least_sla_ns == least
+        queue.validate()
+    queue.take(100, 9)
+    queue.push(row(4, at=100, sla=90))
+    assert queue.least_sla_ns == 90
+
+
 def test_an_empty_queue_has_no_head(core: Core) -> None:
     """Nothing waits: no head, no urgency, no window, no timeout."""
     queue = core.queue()
@@ -333,9 +345,14 @@ def _forget_a_deadline(queue: InfQ) -> None:
     queue._deadlines._heap.clear()
 
 
+def _promise_too_much(queue: InfQ) -> None:
+    queue.least_sla_ns = 51
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (_promise_too_much, "closer to its row's arrival than 51 ns"),
         (_disorder, "not in order of arrival"),
         (_lose_a_row, "live rows \\[0, 1, 99\\] but grouped rows \\[0, 1\\]"),
         (_miscount_retried, "0 retried rows, counted 1"),

@@ -28,13 +28,13 @@ from typing import NamedTuple
 from lazybatch.core.arrival_rate import ArrivalRate
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.control import Control
-from lazybatch.core.infq import Alone
 from lazybatch.core.lane import Lane
-from lazybatch.core.policies.base import Choice, Comparison, Start, Stay, View, Wait, most_urgent_first
+from lazybatch.core.policies.base import Choice, Comparison, Start, Stay, View, most_urgent_first
 from lazybatch.core.policies.joining import Joining, LoopControls
 from lazybatch.core.policies.prediction import Running, drain
 from lazybatch.core.policies.prospect import Prospect
-from lazybatch.core.request import UNBOUNDED_NS, Request
+from lazybatch.core.policies.starting import Starting, crowded_rows, startable
+from lazybatch.core.request import Request
 from lazybatch.core.task import Reason
 
 TAIL_WEIGHT = 6.0
@@ -56,13 +56,6 @@ class Score(NamedTuple):
     late: int
 
 
-class Rows(NamedTuple):
-    """So many of a lane's waiting rows, behind so many that are passed over."""
-
-    rows: int
-    skip: int = 0
-
-
 class Lookahead:
     """One-step lookahead over the solved graph-level control. See the module's text.
 
@@ -81,6 +74,7 @@ class Lookahead:
         rates: Callable[[], ArrivalRate] = ArrivalRate,
     ) -> None:
         self._prospect = Prospect(controls, rates)
+        self._starting = Starting(self._prospect)
         self._joining = Joining(loops or {})
         self._levels = False
         self._news: set[str] = set()
@@ -121,7 +115,15 @@ class Lookahead:
         self._settled = None if type(choice) is Start else situation
         return choice
 
-    # -- at a node boundary --------------------------------------------------------------------------------------
+    def _start_or_wait(self, view: View, now: int) -> Choice:
+        self._prospect.look(view.lanes, now)
+        lanes = view.lanes
+        if len(lanes) > 1:
+            lanes = most_urgent_first(lanes, now)
+        if len(lanes) == 1:
+            return self._starting.start_or_wait(lanes[0], now, draining=view.draining)
+        leading = self._leading(view, now)
+        return self._starting.start([lane for lane in lanes if lane in leading], now)
 
     def _preempt_or_stay(self, view: View, lanes: Sequence[Lane], now: int) -> Choice:
         outranked = False
@@ -136,21 +138,16 @@ class Lookahead:
         if not candidates:
             return None
         self._prospect.look(view.lanes, now)
-        running = [
-            Running(view.lane_of(e.model), e.cursor, len(e.requests), e.signature, (e.deadlines_ns,), e.requests)
-            for e in view.stack
-        ]
+        running = [_running(entry, view) for entry in view.stack]
         stay = best = self._score_in_flight(running.copy(), None, 0, now)
         chosen: Lane | None = None
         for lane, rows in candidates:
-            score = self._score_in_flight(running.copy(), lane, rows, now)
             while True:
+                score = self._score_in_flight(running.copy(), lane, rows, now)
                 if score.cost_ns < best.cost_ns or (outranked and chosen is None):
                     best, chosen, chosen_rows = score, lane, rows
-                rows = lane.joining_rows(rows // 2)
-                if not rows or score.late <= stay.late:
+                if score.late <= stay.late or not (rows := lane.joining_rows(rows // 2)):
                     break
-                score = self._score_in_flight(running.copy(), lane, rows, now)
         if chosen is None:
             return Stay(Reason.STAY_CHEAPER, Comparison(stay.cost_ns, score.cost_ns, stay.late, score.late))
         reason = (
@@ -175,7 +172,11 @@ class Lookahead:
 
     def _ranked(self, view: View) -> bool:
         """Whether rows can be of different levels."""
-        return self._levels or any(lane.spec.levels for lane in view.lanes)
+        if not self._levels:
+            for lane in view.lanes:
+                if lane.spec.levels:
+                    self._levels = True
+        return self._levels
 
     def _leading(self, view: View, now: int) -> list[Lane]:
         """The lanes whose turn it may be: of the highest level that waits, and of these one that is overdue first."""
@@ -192,12 +193,11 @@ class Lookahead:
         outranked: they are of a higher level than all that is in flight, so nobody there is asked. Into a model with
         loops that is in flight they come by `Joining` alone.
         """
-        head = lane.queue.head(now)
-        room = lane.rows_max - lane.table.rows
-        if head is None or room <= 0 or self._crowded_rows(lane) or (lane.loops and len(lane.table)):
+        head, table = lane.queue.head(now), lane.table
+        room = lane.rows_max - table.rows
+        if head is None or room <= 0 or crowded_rows(lane, self._prospect) or (lane.loops and table.rows):
             return 0
-        rows = _startable(lane, room, now)
-        top = lane.table.top
+        rows, top = startable(lane, room, now), table.top
         if top is not None:
             if top.signature != head.signature:
                 return 0
@@ -205,7 +205,10 @@ class Lookahead:
         if not rows or outranked:
             return rows
         time_ns = lane.run_ns(rows)
-        return 0 if any(_unwilling(entry, view, lane, time_ns, now) for entry in view.stack) else rows
+        for entry in view.stack:
+            if _unwilling(entry, view, lane, time_ns, now):
+                return 0
+        return rows
 
     def _score_in_flight(self, stack: list[Running], lane: Lane | None, rows: int, now: int) -> Score:
         """The measure of going on (no lane), or of starting ``rows`` of a lane on top of what is in flight."""
@@ -220,124 +223,28 @@ class Lookahead:
         cost_ns += drained.row_time_ns + drained.late_ns + TAIL_WEIGHT * drained.tail_ns
         return Score(cost_ns, late + drained.late)
 
-    # -- when the processor is free ------------------------------------------------------------------------------
-
-    def _start_or_wait(self, view: View, now: int) -> Choice:
-        self._prospect.look(view.lanes, now)
-        lanes = most_urgent_first(view.lanes, now)
-        if len(lanes) > 1:
-            leading = self._leading(view, now)
-            lanes = [lane for lane in lanes if lane in leading]
-        elif not lanes[0].loops and (until_ns := self._waits_until(lanes[0], view, now)) > now:
-            return Wait(until_ns)
-        starts = {lane: self._starts(lane, now) for lane in lanes}
-        chosen, (rows, skip) = lanes[0], starts[lanes[0]][0]
-        if len(lanes) > 1 or len(starts[chosen]) > 1:
-            chosen, (rows, skip) = self._best_start(starts, now)
-        return Start(chosen, rows, _why(chosen, rows, now), skip=skip or chosen.made_late(rows, now))
-
-    def _best_start(self, starts: Mapping[Lane, Sequence[Rows]], now: int) -> tuple[Lane, Rows]:
-        """The best of the lanes and their rows; of a lane none are weighed after some that make nobody late."""
-        best: Score | None = None
-        for lane, weighed in starts.items():
-            for rows in weighed:
-                score = self._score_start(lane, rows, now)
-                if best is None or score.cost_ns < best.cost_ns:
-                    best, found = score, (lane, rows)
-                if not score.late:
-                    break
-        return found
-
-    def _waits_until(self, lane: Lane, view: View, now: int) -> int:
-        """Until when the only lane with work should wait for one more row, by its control; now for not at all."""
-        if view.draining or self._prospect.advice(lane, len(lane.queue)) or _is_alone(lane, now):
-            return now
-        return self._prospect.waiting_ends_ns(lane, _startable(lane, lane.rows_max, now), now)
-
-    def _starts(self, lane: Lane, now: int) -> list[Rows]:
-        """The starts worth comparing: what the control advises, then with deadlines all, half, one.
-
-        Where rows in front are lost, the others are of those behind them, if there is time for that.
-        """
-        fits = _startable(lane, lane.rows_max, now)
-        if lane.loops:  # whoever comes later need not wait for the end of these
-            return [Rows(min(fits, lane.rows_best))]
-        if rows := self._crowded_rows(lane):
-            return [Rows(min(fits, rows))]
-        advised = min(self._prospect.advice(lane, len(lane.queue)) or fits, fits)
-        left = self._prospect.left[lane.model]
-        if not left.deadlines_ns:
-            return [Rows(advised)]
-        if left.lost:
-            sizes = self._sizes(lane, min(fits, len(lane.queue) - left.lost), now)
-            passing = [Rows(size, left.lost) for size in sizes if now + lane.run_ns(size) <= left.pass_until_ns]
-            if passing:
-                return [Rows(advised), *passing]
-        return [Rows(advised), *(Rows(size) for size in self._sizes(lane, fits, now) if size != advised)]
-
-    def _sizes(self, lane: Lane, fits: int, now: int) -> list[int]:
-        return sorted({fits, self._punctual(lane, fits, now), max(1, fits // 2), 1}, reverse=True)
-
-    def _punctual(self, lane: Lane, fits: int, now: int) -> int:
-        """The largest start of which nobody is late who would not be late alone; at least one row."""
-        alone_end_ns = now + lane.run_ns(1)
-        tightest_ns = min([d for d in self._prospect.left[lane.model].deadlines_ns if d >= alone_end_ns], default=0)
-        return _within(lane, fits, tightest_ns - now)
-
-    def _crowded_rows(self, lane: Lane) -> int:
-        """Rows per batch where some of those that wait will have to be dropped; 0 where that is not to be expected.
-
-        What counts then is how many are served in time: in batches of the best throughput that take at most half the
-        SLA target, so that a row may arrive just after one has started and still be in time with the next.
-        """
-        if lane.spec.late != "drop":
-            return 0
-        rows = _within(lane, lane.rows_best, self._prospect.sla_ns.get(lane.model, UNBOUNDED_NS) // 2)
-        return rows if len(lane.queue) > rows else 0
-
-    def _score_start(self, lane: Lane, start: Rows, now: int) -> Score:
-        rows, passing = start.rows, start.skip > 0
-        time_ns = lane.run_ns(rows)
-        late_ns, late_now = self._prospect.late_started(lane, rows, now + time_ns, passing=passing)
-        cost_ns, late = self._prospect.cost_ns(lane, rows, time_ns, now, passing=passing)
-        return Score(rows * time_ns + late_ns + cost_ns, late_now + late)
-
 
 def _overdue(lanes: Sequence[Lane], view: View, now: int) -> Lane | None:
     """The lane whose head has waited longest, when that is longer than anybody should be passed over."""
-    round_ns = sum([view.lane_of(entry.model).run_ns(len(entry.requests)) for entry in view.stack])
     oldest, oldest_ns = None, now
     for lane in lanes:
         head = lane.queue.head(now)
         if head is not None and head.arrival_ns <= oldest_ns:
             oldest, oldest_ns = lane, head.arrival_ns
-        round_ns += lane.run_ns(min(len(lane.queue), lane.rows_max))
-    return oldest if now - oldest_ns > ROUNDS * round_ns else None
+    spare_ns = oldest_ns - now  # mostly a part of the round is more than enough
+    for entry in view.stack:
+        spare_ns += ROUNDS * view.lane_of(entry.model).sums_ns[len(entry.requests)][-1]
+    for lane in lanes:
+        if spare_ns >= 0:
+            return None
+        spare_ns += ROUNDS * lane.sums_ns[min(len(lane.queue), lane.rows_max)][-1]
+    return oldest if spare_ns < 0 else None
 
 
-def _is_alone(lane: Lane, now: int) -> bool:
-    head = lane.queue.head(now)
-    return not lane.spec.joinable or (head is not None and type(head.signature) is Alone)
-
-
-def _startable(lane: Lane, room: int, now: int) -> int:
-    """Rows that could start together now, at most ``room``: of the head's signature, or the head alone."""
-    if _is_alone(lane, now):
-        return 1
-    return min(room, len(lane.queue)) if lane.queue.uniform else len(lane.queue.peek(now, room))
-
-
-def _within(lane: Lane, rows: int, time_ns: int) -> int:
-    """The most rows, at most ``rows``, whose run takes no longer than this; at least one."""
-    while rows > 1 and lane.run_ns(rows) > time_ns:
-        rows -= 1
-    return rows
-
-
-def _why(lane: Lane, rows: int, now: int) -> Reason:
-    if _is_alone(lane, now):
-        return Reason.START_ALONE
-    return Reason.START_FULL if rows == lane.rows_max else Reason.START_IDLE
+def _running(entry: SubBatch, view: View) -> Running:
+    requests = entry.requests
+    lane = view.lane_of(entry.model)
+    return Running(lane, entry.cursor, len(requests), entry.signature, (entry.deadlines_ns,), requests)
 
 
 def _unwilling(entry: SubBatch, view: View, newcomers: Lane, time_ns: int, now: int) -> bool:

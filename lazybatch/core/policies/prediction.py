@@ -14,6 +14,8 @@ from typing import NamedTuple
 from lazybatch.core.lane import Lane
 from lazybatch.core.request import Request
 
+_new = tuple.__new__  # as in the scheduler: a NamedTuple's own constructor is one more call
+
 
 class Running(NamedTuple):
     """A sub-batch: its lane, next node, rows, signature.
@@ -60,16 +62,18 @@ def drain(
     while stack:
         lane, cursor, rows, signature, deadlines_ns, requests = stack.pop()
         sums_ns = lane.sums_ns[rows]
-        below = _met(stack, lane, cursor, rows, signature) if stack else None
-        if below is not None:
-            _, met_cursor, met_rows, _, met_deadlines_ns, met_requests = stack.pop(below)
-            step_ns = sums_ns[met_cursor] - sums_ns[cursor]
-            time_ns += step_ns
-            row_time_ns += inside * step_ns
-            deadlines_ns += met_deadlines_ns
-            requests = [*met_requests, *requests]
-            stack.append(Running(lane, met_cursor, rows + met_rows, signature, deadlines_ns, requests))
-            continue
+        if stack:
+            below = _met(stack, lane, cursor, rows, signature)
+            if below is not None:
+                _, met_cursor, met_rows, _, met_deadlines_ns, met_requests = stack.pop(below)
+                step_ns = sums_ns[met_cursor] - sums_ns[cursor]
+                time_ns += step_ns
+                row_time_ns += inside * step_ns
+                deadlines_ns += met_deadlines_ns
+                requests = [*met_requests, *requests] if requests else met_requests
+                merged = (lane, met_cursor, rows + met_rows, signature, deadlines_ns, requests)
+                stack.append(_new(Running, merged))
+                continue
         step_ns = sums_ns[-1] - sums_ns[cursor]
         time_ns += step_ns
         row_time_ns += inside * step_ns
@@ -91,9 +95,11 @@ def drain(
 
 def _met(stack: list[Running], lane: Lane, cursor: int, rows: int, signature: Hashable) -> int | None:
     """Position of the sub-batch the top will meet and may merge with; None where it runs to its end alone."""
-    for position in range(len(stack) - 1, -1, -1):
-        entry = stack[position]
-        if entry.lane is lane:
-            meets = entry.cursor >= cursor and entry.rows + rows <= lane.rows_max and entry.signature == signature
+    position = len(stack)
+    while position:
+        position -= 1
+        of, met_cursor, met_rows, met_signature, _, _ = stack[position]
+        if of is lane:
+            meets = met_cursor >= cursor and met_rows + rows <= lane.rows_max and met_signature == signature
             return position if meets else None
     return None

@@ -28,51 +28,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
-from typing import NamedTuple
 
 from lazybatch.core.arrival_rate import ArrivalRate
 from lazybatch.core.control import Control, Solution
 from lazybatch.core.lane import Lane
+from lazybatch.core.policies.left import Left
 from lazybatch.core.request import UNBOUNDED_NS, Request
 
 LATE_WEIGHT = 1.25
 """A row that misses its deadline costs this many of its SLA targets of row-time, times the processor's spare share."""
 LATE_WEIGHT_SHARED = 1.5
 """With several models: this many of the longest SLA target among them, whichever model the row is of."""
-PASS_WITHIN = 2.0
-"""Rows that are late anyway let others pass while they can be done within so many mean latencies."""
 TAIL_FROM = 1.3
 """The tail begins at this many mean latencies (by the control, slowed by what the other models need)."""
 SILENCE_GAPS = 1.0
 """While waiting for company by the control's advice: give up after this many mean gaps without an arrival."""
-QUEUE_SEEN = 3
-"""Rows waiting beyond this many full batches do not change a decision: the values are no longer exact so far out."""
-DEADLINES_SEEN = 32
-"""Of so many waiting rows the deadlines are looked at, the same ones in every alternative."""
 BURST_LOAD = 0.6
 """The load up to which arrivals that come faster than the mean count as the rate."""
 _SPARE_MIN = 0.1
 _LATENCIES, _LATENCIES_MIN = 512, 128
 """The mean latency that was seen is taken over about so many rows; it corrects the rate once it is of so many."""
+_NOTHING_SEEN = (0, 0.0)
 _SHARE_MIN = 0.1
 """A model is never valued as if it had less of the processor, however rarely it is asked for."""
-
-
-class Left(NamedTuple):
-    """One lane when the alternatives are weighed.
-
-    rows: those that wait, as far as they matter. lost: so many of the first are late whatever is done. deadlines_ns: of
-    the first rows behind those, in their order, where the model has deadlines. pass_until_ns: the lost let others pass
-    that end by then.
-    """
-
-    lane: Lane
-    solution: Solution
-    share: float
-    rows: int
-    lost: int = 0
-    deadlines_ns: Sequence[int] = ()
-    pass_until_ns: float = 0.0
 
 
 class Prospect:
@@ -95,7 +73,7 @@ class Prospect:
 
     def completed(self, model: str, requests: Sequence[Request], now: int) -> None:
         """These have ended; how long rows take is seen, whatever the control expects."""
-        count, mean_ns = self._seen.get(model, (0, 0.0))
+        count, mean_ns = self._seen.get(model, _NOTHING_SEEN)
         for request in requests:
             count = min(count + 1, _LATENCIES)
             mean_ns += (now - request.arrival_ns - mean_ns) / count
@@ -107,56 +85,58 @@ class Prospect:
 
     def look(self, lanes: Sequence[Lane], now: int) -> None:
         """Bring everything up to the present moment."""
-        if len(lanes) == 1:  # the same as below with a share of 1, on the path of most decisions
-            lane = lanes[0]
-            control, arrivals = self._controls[lane.model], self._rates[lane.model]
-            rate = arrivals.per_ns(now) or 0.0
-            for model, sla_ns in self.sla_ns.items():
-                spare = max(_SPARE_MIN, 1.0 - rate / control.capacity_per_ns)
-                self.late_price_ns[model] = LATE_WEIGHT * spare * sla_ns
-            solution = control.at(rate)
-            count, seen_ns = self._seen.get(lane.model, (0, 0.0))
-            if count >= _LATENCIES_MIN:
-                solution = control.agreeing(solution, seen_ns)
-            recent_per_ns = arrivals.recent_per_ns(now) or 0.0
-            burst = control.at(min(recent_per_ns, BURST_LOAD * control.capacity_per_ns))
-            if burst.rate_per_ns > solution.rate_per_ns:
-                solution = burst
-            self.tail_from_ns[lane.model] = TAIL_FROM * solution.mean_latency_ns
-            self.left[lane.model] = self._left(lane, solution, 1.0, now)
+        if len(lanes) == 1:
+            self._look_at_one(lanes[0], now)
             return
-        controls = [self._controls[lane.model] for lane in lanes]
-        rates = [self._rates[lane.model].per_ns(now) or 0.0 for lane in lanes]
-        loads = [rate / control.capacity_per_ns for rate, control in zip(rates, controls, strict=True)]
+        controls, arrivals = self._controls, self._rates
+        rates, loads, at_work = [], [], 0
+        for lane in lanes:
+            model = lane.model
+            rate = arrivals[model].per_ns(now) or 0.0
+            rates.append(rate)
+            loads.append(rate / controls[model].capacity_per_ns)
+            if len(lane.queue) or len(lane.table):
+                at_work += 1
         total = sum(loads)
-        at_work = sum([len(lane.queue) > 0 or len(lane.table) > 0 for lane in lanes])
         if self.sla_ns:
             price_ns = LATE_WEIGHT_SHARED * max(self.sla_ns.values())
             self.late_price_ns = dict.fromkeys(self.sla_ns, price_ns)
         shares = [1.0] * len(lanes) if at_work <= 1 else _shares(loads, total)
-        for lane, control, rate, load, share in zip(lanes, controls, rates, loads, shares, strict=True):
+        for lane, rate, load, share in zip(lanes, rates, loads, shares, strict=True):
+            control = controls[lane.model]
             solution = undisturbed = control.at(rate)
             if share < 1.0:
                 solution = control.at(rate / share)
             slowed = max(_SHARE_MIN, 1.0 - total + load)
             self.tail_from_ns[lane.model] = TAIL_FROM * undisturbed.mean_latency_ns / slowed
-            self.left[lane.model] = self._left(lane, solution, share, now)
+            self._see(lane, solution, share, now)
 
-    def _left(self, lane: Lane, solution: Solution, share: float, now: int) -> Left:
-        queue, model = lane.queue, lane.model
-        rows = min(len(queue), QUEUE_SEEN * lane.rows_max)
-        if not rows or model not in self.late_price_ns:
-            return Left(lane, solution, share, rows)
-        waiting = queue.peek(now, min(rows, DEADLINES_SEEN))
-        lost, pass_until_ns, in_time_ns = 0, 0.0, now + lane.run_ns(1)
-        if waiting[0].deadline_ns < in_time_ns and queue.uniform:
-            waiting = queue.peek(now, rows)
-            lost = next((k for k, request in enumerate(waiting) if request.deadline_ns >= in_time_ns), len(waiting))
-            mean_ns = max(self.tail_from_ns[model] / TAIL_FROM, self._seen.get(model, (0, 0.0))[1])
-            own_ns = lane.run_ns(min(lost, lane.rows_max))
-            pass_until_ns = waiting[0].arrival_ns + PASS_WITHIN * mean_ns - own_ns
-        deadlines_ns = [request.deadline_ns for request in waiting[lost : lost + DEADLINES_SEEN]]
-        return Left(lane, solution, share, rows, lost, deadlines_ns, pass_until_ns)
+    def _look_at_one(self, lane: Lane, now: int) -> None:
+        """The same with a share of 1, on the path of most decisions; and the rate is looked at more closely."""
+        model = lane.model
+        control, arrivals = self._controls[model], self._rates[model]
+        rate = arrivals.per_ns(now) or 0.0
+        for timed, sla_ns in self.sla_ns.items():
+            spare = max(_SPARE_MIN, 1.0 - rate / control.capacity_per_ns)
+            self.late_price_ns[timed] = LATE_WEIGHT * spare * sla_ns
+        solution = control.at(rate)
+        count, seen_ns = self._seen.get(model, _NOTHING_SEEN)
+        if count >= _LATENCIES_MIN:
+            solution = control.agreeing(solution, seen_ns)
+        recent_per_ns = arrivals.recent_per_ns(now) or 0.0
+        burst = control.at(min(recent_per_ns, BURST_LOAD * control.capacity_per_ns))
+        if burst.rate_per_ns > solution.rate_per_ns:
+            solution = burst
+        self.tail_from_ns[model] = TAIL_FROM * solution.mean_latency_ns
+        self._see(lane, solution, 1.0, now)
+
+    def _see(self, lane: Lane, solution: Solution, share: float, now: int) -> None:
+        model = lane.model
+        left = self.left.get(model)
+        if left is None:
+            left = self.left[model] = Left(lane, solution)
+        mean_ns = max(self.tail_from_ns[model] / TAIL_FROM, self._seen.get(model, _NOTHING_SEEN)[1])
+        left.see(solution, share, now, mean_ns, timed=model in self.late_price_ns)
 
     def cost_ns(
         self, started: Lane | None, rows: int, time_ns: int, now: int, *, passing: bool = False
@@ -166,23 +146,13 @@ class Prospect:
         started, rows: the lane of which so many of the first rows start now (None: none do). passing: of the first
         behind the lost. time_ns: until everything in flight, those included, is done.
         """
-        cost_ns, late = 0.0, 0
-        for lane, solution, share, waiting, lost, deadlines_ns, pass_until_ns in self.left.values():
-            begun = rows if lane is started else 0
-            left = waiting - begun
-            cost_ns += (
-                left * time_ns
-                + solution.rate_per_ns * share * time_ns * time_ns / 2
-                - solution.gain_rows * time_ns
-                + solution.after(left, time_ns * share) / share
-            )
-            if lost and not passing:
-                begun, lost = max(0, begun - lost), max(0, lost - begun)
-            if len(deadlines_ns) > begun:
-                ahead = lost if now + time_ns > pass_until_ns else 0
-                missed = _late(lane, solution, deadlines_ns[begun:], now + time_ns, ahead)
+        cost_ns, late, free_ns = 0.0, 0, now + time_ns
+        for left in self.left.values():
+            begun = rows if left.lane is started else 0
+            cost_ns += left.cost_ns(begun, time_ns)
+            if left.seen and (missed := left.late(begun, free_ns, passing=passing)):
                 late += missed
-                cost_ns += missed * self.late_price_ns[lane.model]
+                cost_ns += missed * self.late_price_ns[left.lane.model]
         return cost_ns, late
 
     def deadlines_ns(self, lane: Lane, rows: int, *, passing: bool = False) -> Sequence[int]:
@@ -192,8 +162,17 @@ class Prospect:
 
     def late_started(self, lane: Lane, rows: int, end_ns: int, *, passing: bool = False) -> tuple[float, int]:
         """What the first rows of a lane cost by being late if they end then, and how many are."""
+        if self.left[lane.model].tightest_ns >= end_ns:
+            return 0.0, 0
         late = sum([deadline_ns < end_ns for deadline_ns in self.deadlines_ns(lane, rows, passing=passing)])
         return late * self.late_price_ns[lane.model] if late else 0.0, late
+
+    def all_in_time(self, started: Lane, rows: int, free_ns: int) -> bool:
+        """Whether nobody can be late, if so many of a lane's first rows end at ``free_ns`` and all others follow.
+
+        False says nothing: then everybody has to be looked at.
+        """
+        return all(left.all_in_time(rows if left.lane is started else 0, free_ns) for left in self.left.values())
 
     def advice(self, lane: Lane, rows: int) -> int:
         """Rows to start with so many waiting, by the control; 0 to wait for one more."""
@@ -201,29 +180,15 @@ class Prospect:
 
     def waiting_ends_ns(self, lane: Lane, fits: int, now: int) -> int:
         """Until when to wait for one more row: silence, or the tightest deadline, ends it."""
-        _, solution, share, _, _, deadlines_ns, _ = self.left[lane.model]
-        silence_ns = self._rates[lane.model].last_arrival_ns + int(SILENCE_GAPS / (solution.rate_per_ns * share))
-        last_start_ns = min(deadlines_ns, default=UNBOUNDED_NS) - lane.run_ns(min(fits + 1, lane.rows_max))
+        left = self.left[lane.model]
+        per_ns = left.solution.rate_per_ns * left.share
+        silence_ns = self._rates[lane.model].last_arrival_ns + int(SILENCE_GAPS / per_ns)
+        last_start_ns = min(left.deadlines_ns, default=UNBOUNDED_NS) - lane.run_ns(min(fits + 1, lane.rows_max))
         return min(silence_ns, last_start_ns)
 
 
 def _shares(loads: Sequence[float], total: float) -> list[float]:
     """Each model's share of the processor, from the loads they offer (their sum may exceed 1)."""
-    roots = sum([sqrt(load) for load in loads]) or 1.0
-    spare = max(0.0, 1.0 - total)
-    return [max(_SHARE_MIN, load / max(1.0, total) + spare * sqrt(load) / roots) for load in loads]
-
-
-def _late(lane: Lane, solution: Solution, deadlines_ns: Sequence[int], free_ns: int, ahead: int) -> int:
-    """How many end late if, behind ``ahead`` others, they start from ``free_ns`` on in batches of the advised size."""
-    at, late = -ahead, 0
-    left = ahead + len(deadlines_ns)
-    tightest_ns = min(deadlines_ns)
-    while left:
-        size = min(solution.start(left) or left, lane.rows_max, left)
-        free_ns += lane.run_ns(size)
-        if tightest_ns < free_ns:
-            late += sum([deadline_ns < free_ns for deadline_ns in deadlines_ns[max(0, at) : max(0, at + size)]])
-        at += size
-        left -= size
-    return late
+    roots = [sqrt(load) for load in loads]
+    whole, offered, spare = sum(roots) or 1.0, max(1.0, total), max(0.0, 1.0 - total)
+    return [max(_SHARE_MIN, load / offered + spare * root / whole) for load, root in zip(loads, roots, strict=True)]

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 from lazybatch.core.control import Control
 from lazybatch.core.lane import Lane
+from lazybatch.core.policies.left import DEADLINES_SEEN, PASS_WITHIN, QUEUE_SEEN
 from lazybatch.core.policies.prospect import (
     BURST_LOAD,
-    DEADLINES_SEEN,
     LATE_WEIGHT,
     LATE_WEIGHT_SHARED,
-    PASS_WITHIN,
-    QUEUE_SEEN,
     SILENCE_GAPS,
     TAIL_FROM,
     Prospect,

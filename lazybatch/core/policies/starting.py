@@ -1,0 +1,147 @@
+"""What to start on a free processor: how many of the rows that wait, of which model, or wait for one more?
+
+Owns: `Starting`, the free processor's part of `Lookahead`; what may start together (`startable`, `crowded_rows`).
+Must not know: what is in flight, whose turn it is.
+
+The control's advice is what is weighed first. Only where that makes somebody late are other starts of the lane weighed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from lazybatch.core.infq import Alone
+from lazybatch.core.lane import Lane
+from lazybatch.core.policies.base import Choice, Start, Wait
+from lazybatch.core.policies.prospect import Prospect
+from lazybatch.core.request import UNBOUNDED_NS
+from lazybatch.core.task import Reason
+
+
+class Rows(NamedTuple):
+    """So many of a lane's waiting rows, behind so many that are passed over."""
+
+    rows: int
+    skip: int = 0
+
+
+class Starting:
+    """Chooses what to start. prospect: has looked at all lanes at the moment of the decision."""
+
+    def __init__(self, prospect: Prospect) -> None:
+        self._prospect = prospect
+
+    def start_or_wait(self, lane: Lane, now: int, *, draining: bool) -> Choice:
+        """Where only this lane has work. draining: no further request will come."""
+        if not lane.loops and (until_ns := self._waits_until(lane, draining, now)) > now:
+            return Wait(until_ns)
+        return self.start([lane], now)
+
+    def start(self, lanes: Sequence[Lane], now: int) -> Start:
+        """The best start of these lanes, of the least cost."""
+        chosen, (rows, skip) = self._best(lanes, now)
+        return Start(chosen, rows, _why(chosen, rows, now), skip=skip or chosen.made_late(rows, now))
+
+    def _best(self, lanes: Sequence[Lane], now: int) -> tuple[Lane, Rows]:
+        """The best of the lanes and their rows; of a lane none are weighed after some that make nobody late."""
+        prospect, only, best_ns = self._prospect, len(lanes) == 1, 0.0
+        found: tuple[Lane, Rows] | None = None
+        for lane in lanes:
+            for rows in self._starts(lane, now):
+                if only and found is None and prospect.all_in_time(lane, rows.rows, now + lane.run_ns(rows.rows)):
+                    return lane, rows
+                cost_ns, late = self._score(lane, rows, now)
+                if found is None or cost_ns < best_ns:
+                    found, best_ns = (lane, rows), cost_ns
+                if not late:
+                    break
+        assert found is not None, "asked only while something waits"
+        return found
+
+    def _score(self, lane: Lane, start: Rows, now: int) -> tuple[float, int]:
+        """The cost of a start in row-nanoseconds, and how many rows are late, priced in it."""
+        rows, passing = start.rows, start.skip > 0
+        time_ns = lane.run_ns(rows)
+        late_ns, late_now = self._prospect.late_started(lane, rows, now + time_ns, passing=passing)
+        cost_ns, late = self._prospect.cost_ns(lane, rows, time_ns, now, passing=passing)
+        return rows * time_ns + late_ns + cost_ns, late_now + late
+
+    def _waits_until(self, lane: Lane, draining: bool, now: int) -> int:
+        """Until when the only lane with work should wait for one more row, by its control; now for not at all."""
+        if draining or self._prospect.advice(lane, len(lane.queue)) or is_alone(lane, now):
+            return now
+        return self._prospect.waiting_ends_ns(lane, startable(lane, lane.rows_max, now), now)
+
+    def _starts(self, lane: Lane, now: int) -> Iterator[Rows]:
+        """The starts worth comparing: what the control advises, then with deadlines all, half, one.
+
+        Where rows in front are lost, the others are of those behind them, if there is time for that.
+        """
+        fits = startable(lane, lane.rows_max, now)
+        if lane.loops:  # whoever comes later need not wait for the end of these
+            yield Rows(min(fits, lane.rows_best))
+            return
+        if rows := crowded_rows(lane, self._prospect):
+            yield Rows(min(fits, rows))
+            return
+        advised = min(self._prospect.advice(lane, len(lane.queue)) or fits, fits)
+        yield Rows(advised)
+        left = self._prospect.left[lane.model]
+        if left.lost and left.seen:
+            sizes = self._sizes(lane, min(fits, len(lane.queue) - left.lost), now)
+            passing = [Rows(size, left.lost) for size in sizes if now + lane.run_ns(size) <= left.pass_until_ns]
+            if passing:
+                yield from passing
+                return
+        if left.seen:
+            yield from [Rows(size) for size in self._sizes(lane, fits, now) if size != advised]
+
+    def _sizes(self, lane: Lane, fits: int, now: int) -> list[int]:
+        return sorted({fits, self._punctual(lane, fits, now), max(1, fits // 2), 1}, reverse=True)
+
+    def _punctual(self, lane: Lane, fits: int, now: int) -> int:
+        """The largest start of which nobody is late who would not be late alone; at least one row."""
+        alone_end_ns = now + lane.run_ns(1)
+        tightest_ns = min([d for d in self._prospect.left[lane.model].deadlines_ns if d >= alone_end_ns], default=0)
+        return _within(lane, fits, tightest_ns - now)
+
+
+def is_alone(lane: Lane, now: int) -> bool:
+    """Whether the row that comes first, where there is one, runs without mates."""
+    if not lane.spec.joinable:
+        return True
+    head = lane.queue.head(now)
+    return head is not None and type(head.signature) is Alone
+
+
+def startable(lane: Lane, room: int, now: int) -> int:
+    """Rows that could start together now, at most ``room``: of the head's signature, or the head alone."""
+    if is_alone(lane, now):
+        return 1
+    return min(room, len(lane.queue)) if lane.queue.uniform else len(lane.queue.peek(now, room))
+
+
+def crowded_rows(lane: Lane, prospect: Prospect) -> int:
+    """Rows per batch where some of those that wait will have to be dropped; 0 where that is not to be expected.
+
+    What counts then is how many are served in time: in batches of the best throughput that take at most half the
+    SLA target, so that a row may arrive just after one has started and still be in time with the next.
+    """
+    if lane.spec.late != "drop":
+        return 0
+    rows = _within(lane, lane.rows_best, prospect.sla_ns.get(lane.model, UNBOUNDED_NS) // 2)
+    return rows if len(lane.queue) > rows else 0
+
+
+def _within(lane: Lane, rows: int, time_ns: int) -> int:
+    """The most rows, at most ``rows``, whose run takes no longer than this; at least one."""
+    while rows > 1 and lane.run_ns(rows) > time_ns:
+        rows -= 1
+    return rows
+
+
+def _why(lane: Lane, rows: int, now: int) -> Reason:
+    if is_alone(lane, now):
+        return Reason.START_ALONE
+    return Reason.START_FULL if rows == lane.rows_max else Reason.START_IDLE
