@@ -16,7 +16,7 @@ from lazybatch.core.task import Reason, Task
 from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import Row
 from lazybatch.profiler import Progress, dispatching
-from lazybatch.profiler.dispatching import engine_time
+from lazybatch.profiler.dispatching import Gap, engine_time
 from tests.small_program import ROOM, write_program
 from tests.test_profiler import MS, Clock, SpyExecutor, SpyModel, run
 
@@ -87,8 +87,8 @@ def test_a_gap_counts_for_what_came_before_it() -> None:
         dispatch(sub_batch, 1)
         gaps.close(sub_batch)
         gaps.counting = True
-    assert gaps.opening == [(2, 70), (2, 70)]
-    assert gaps.continuing == [(2, 7), (2, 7)]
+    assert gaps.opening == [Gap(0, 2, 70)] * 2
+    assert gaps.continuing == [Gap(1, 2, 7)] * 2
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,21 @@ def test_a_gap_counts_for_what_came_before_it() -> None:
         ([(1, 5)], [], (0, 0)),
     ],
 )
-def test_the_line_through_few_and_many_rows(few: list[Any], many: list[Any], line: tuple[int, int]) -> None:
+def test_the_line_through_few_and_many_rows(
+    few: list[tuple[int, int]], many: list[tuple[int, int]], line: tuple[int, int]
+) -> None:
     """Medians of both; never falling with rows, never below 0; flat where rows do not differ; nothing of nothing."""
-    assert dispatching._line([few, many]) == line
+    assert dispatching._line([Gap(0, *one) for one in few], [Gap(0, *one) for one in many]) == line
+
+
+def test_what_the_others_iterations_take_more_counts_for_newcomers() -> None:
+    """Node by node, for as many dispatches as follow on one opening; a node that takes less then takes nothing off."""
+    clock = Clock()
+    whole, mixed = (dispatching._Gaps(SpyExecutor(SpyModel(clock), 4), clock) for _ in range(2))
+    whole.continuing = [Gap(1, 4, 10), Gap(2, 4, 10)] * 8
+    mixed.opening = [Gap(0, 2, 100)] * 4
+    mixed.continuing = [Gap(1, 4, 40), Gap(2, 4, 5), Gap(3, 4, 99)] * 8
+    assert dispatching._joining_ns(whole, mixed, 20) == 100 + 2 * 30 - 2 * 20
 
 
 def test_rows_in_a_loop_come_and_go_one_by_one(tmp_path: Path) -> None:
@@ -112,12 +124,12 @@ def test_rows_in_a_loop_come_and_go_one_by_one(tmp_path: Path) -> None:
     executor: Any = model.executor(max_batch_size=8)
     executor.limit((4,))
     rows = [model.admit({**model.sample_row(seed), "target": np.int64(ROOM)}) for seed in range(8)]
-    made = dispatching._Run(model, executor, [replace(row, trips=(4,)) for row in rows], 8, 10**8, perf_counter_ns)
-    gaps = made.gaps()
+    rows = [replace(row, trips=(4,)) for row in rows]
+    gaps = dispatching._Run(model, executor, rows, 8, True, 10**8, perf_counter_ns).gaps()
     executor.shutdown()
-    assert {count for count, _ in gaps.opening} == {2}
-    assert max(count for count, _ in gaps.continuing) == 8
-    assert all(gap_ns > 0 for _, gap_ns in gaps.opening + gaps.continuing)
+    assert {gap.rows for gap in gaps.opening} == {2}
+    assert max(gap.rows for gap in gaps.continuing) == 8
+    assert all(gap.ns > 0 for gap in gaps.opening + gaps.continuing)
 
 
 def test_a_row_that_fails_under_the_engine() -> None:

@@ -5,11 +5,14 @@ Must not know: how nodes are measured, what becomes of the table, which policy w
 
 Between the end of one node and the start of the next the engine keeps its books, decides, moves rows and resolves
 futures. So an engine with the executor under it is kept busy, and the gaps are timed at the executor: no node's time is
-in them, whatever the machine's pace, nor the submitting of further rows. It runs once with one row in flight and once
-with as many as fit; medians leave the machine's hiccups out. Decisions are the plainest there are: whole batches of a
-chain, and in a loop rows that join and leave at every step, at evenly spread iterations, as they do under load.
+in them, whatever the machine's pace, nor the submitting of further rows. It runs whole batches, the plainest decisions
+there are, of one row and of as many as fit; medians leave the machine's hiccups out. A gap before a graph's first node
+also holds the end of the batch before.
 
-A gap before a graph's first node also holds the end of the batch before, one within a loop the coming and going there.
+Between the iterations of a loop gaps are longer where rows come and go. So in a third run they join and leave at every
+step, at evenly spread iterations, as they do under load. What that takes more is counted where the newcomers begin:
+letting rows in costs as much, and whole batches need not pay for it.
+
 All of it happens in the calling thread: what callers that share the processor take depends on them.
 """
 
@@ -18,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import EngineTime
@@ -34,8 +37,16 @@ GAPS_MAX = 200
 """So many gaps before first nodes are enough. One is, where that already takes more than the budget: next to such nodes
 the engine's time is nothing."""
 
-Gap = tuple[int, int]
-"""Rows of the node that started, nanoseconds before it."""
+ITERATIONS_MAX = 8
+"""Of a row in each loop: they only have to be begun and ended."""
+
+
+class Gap(NamedTuple):
+    """Before a node started, with so many rows."""
+
+    node: int
+    rows: int
+    ns: int
 
 
 def engine_time(
@@ -50,32 +61,58 @@ def engine_time(
 ) -> EngineTime:
     """Measure with one row and with ``size`` rows in flight, about ``budget_ns`` in all; the executor stays usable.
 
-    rows: of one shape, used in turn. rounds: per loop of the model's graph, the iterations that the executor was told
-    rows make. Raises `ExecutionError` when a row fails.
+    rows: of one shape, used in turn. rounds: per loop of the model's graph, the iterations that rows can make.
+    Raises `ExecutionError` when a row fails.
     """
-    if rounds:
-        rows = [replace(row, trips=tuple(rounds)) for row in rows]
-    sizes = sorted({1, size})
-    found = [_Run(model, executor, rows, one, budget_ns // len(sizes), clock_ns).gaps() for one in sizes]
     loops = model.graph.loops
-    if loops and loops[0].first == 0:
+    if loops:
+        rounds = [min(count, ITERATIONS_MAX) for count in rounds]
+        rows = [replace(row, trips=tuple(rounds)) for row in rows]
+        limit = getattr(executor, "limit", None)
+        if limit is not None:
+            limit(rounds)
+
+    def run(most: int, mixed: bool) -> _Gaps:
+        return _Run(model, executor, rows, most, mixed, budget_ns // (3 if loops else 2), clock_ns).gaps()
+
+    few = run(1, mixed=False)
+    many = run(size, mixed=False) if size > 1 else few
+    opened, goes_on = _line(few.opening, many.opening), _line(few.continuing, many.continuing)
+    if not loops:
+        return EngineTime(*opened, *goes_on)
+    mixed = run(size, mixed=True)
+    if loops[0].first == 0:
         # Iterations are most of what is dispatched at such a first node, and newcomers join them.
-        both = _line([gaps.opening + gaps.continuing for gaps in found])
+        both = _line(few.opening + few.continuing, mixed.opening + mixed.continuing)
         return EngineTime(*both, *both)
-    return EngineTime(*_line([gaps.opening for gaps in found]), *_line([gaps.continuing for gaps in found]))
+    return EngineTime(_joining_ns(many, mixed, opened[1]), opened[1], *goes_on)
 
 
-def _line(gaps: Sequence[Sequence[Gap]]) -> tuple[int, int]:
+def _line(few: Sequence[Gap], many: Sequence[Gap]) -> tuple[int, int]:
     """What a dispatch takes, and more for each row, from gaps with few rows and with many; 0 where none was seen."""
-    if not all(gaps):
+    if not few or not many:
         return 0, 0
-    points = [(median(rows for rows, _ in some), median(gap_ns for _, gap_ns in some)) for some in gaps]
-    (fewest, low_ns), (most, high_ns) = points[0], points[-1]
+    (fewest, low_ns), (most, high_ns) = _median(few), _median(many)
     if most <= fewest or high_ns <= low_ns:  # more rows never take less: that is noise
         return round((low_ns + high_ns) / 2), 0
     per_row = (high_ns - low_ns) / (most - fewest)
     fixed = low_ns - per_row * fewest
     return (round(fixed), round(per_row)) if fixed > 0 else (0, round(high_ns / most))
+
+
+def _joining_ns(whole: _Gaps, mixed: _Gaps, row_ns: int) -> int:
+    """What letting rows into a loop takes besides so much per row, with what the others' iterations then take more."""
+    rows, each_ns = _median(mixed.opening)
+    more_ns = 0.0
+    for node in {gap.node for gap in mixed.continuing}:
+        usual, now = ([gap for gap in gaps.continuing if gap.node == node] for gaps in (whole, mixed))
+        if usual:
+            more_ns += len(now) * max(0.0, _median(now)[1] - _median(usual)[1])
+    return max(0, round(each_ns + more_ns / len(mixed.opening) - row_ns * rows))
+
+
+def _median(gaps: Sequence[Gap]) -> tuple[float, float]:
+    return median(gap.rows for gap in gaps), median(gap.ns for gap in gaps)
 
 
 class _Gaps(Observer):
@@ -123,7 +160,7 @@ class _Gaps(Observer):
     def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
         """See `Observer.dispatched`: the engine says what has just run."""
         if self.counting and self._gap_ns is not None:
-            (self.opening if task.opened else self.continuing).append((task.rows, self._gap_ns))
+            (self.opening if task.opened else self.continuing).append(Gap(task.node, task.rows, self._gap_ns))
 
     def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
         """See `Observer.stepped`."""
@@ -131,7 +168,7 @@ class _Gaps(Observer):
 
 
 class _Run:
-    """An engine that is kept busy with so many rows in flight."""
+    """An engine that is kept busy with so many rows in flight: whole batches, or ``mixed``, coming and going."""
 
     def __init__(
         self,
@@ -139,6 +176,7 @@ class _Run:
         executor: Executor,
         rows: Sequence[Row],
         size: int,
+        mixed: bool,
         budget_ns: int,
         clock_ns: Callable[[], int],
     ) -> None:
@@ -147,9 +185,8 @@ class _Run:
         self._rows = rows
         self._size = size
         # Those that join a loop at once: as many as leave it, when all stand at different iterations.
-        iterations = sum(count or 1 for count in rows[0].trips) if model.graph.loops else 1
-        self._share = -(-size // iterations)
-        self._loops = bool(model.graph.loops)
+        self._share = -(-size // sum(count or 1 for count in rows[0].trips)) if mixed else size
+        self._mixed = mixed
         self._submitted = 0
         self._open: list[RequestFuture] = []
         self._gaps = _Gaps(executor, clock_ns)
@@ -161,7 +198,7 @@ class _Run:
             length=rows[0].length,
         )
         served = ServedModel(spec, cast(Executor, self._gaps))
-        policy = Continuous() if self._loops else GraphBatching()
+        policy = Continuous() if mixed else GraphBatching()
         self._model = served.called
         self._engine = Engine([served], policy, isolate_failures=False, observers=[self._gaps], threaded=False)
 
@@ -176,7 +213,7 @@ class _Run:
         return self._gaps
 
     def _feed(self) -> None:
-        """Submit what is missing to what should be in flight or wait: always the next rows, few by few in a loop."""
+        """Submit what is missing to what should be in flight or wait: always the next batch, or few by few."""
         start_ns = self._clock_ns()
         for future in self._open:
             error = future.exception() if future.done() else None
@@ -184,7 +221,7 @@ class _Run:
                 raise ExecutionError(f"with {self._size} rows in flight under the engine: {error}") from error
         self._open = [future for future in self._open if not future.done()]
         most = self._size + self._share
-        wanted = min(most, self._share * (1 + self._gaps.steps)) if self._loops else most
+        wanted = min(most, self._share * (1 + self._gaps.steps)) if self._mixed else most
         numbers = range(self._submitted, self._submitted + max(0, wanted - len(self._open)))
         if numbers:
             self._open += self._engine.submit(self._model, [self._rows[k % len(self._rows)] for k in numbers])
