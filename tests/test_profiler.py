@@ -224,6 +224,7 @@ def test_a_failing_row_is_named() -> None:
     ("options", "culprit"),
     [
         ({"batch_sizes": ()}, "batch sizes must increase from 1"),
+        ({"batch_sizes": (1, 1 << 40)}, "batch size 1099511627776 is above 65536"),
         ({"batch_sizes": (2, 4)}, "batch sizes must increase from 1"),
         ({"batch_sizes": (1, 4, 4)}, "batch sizes must increase from 1"),
         ({"batch_sizes": (1, 2.5)}, "whole numbers"),

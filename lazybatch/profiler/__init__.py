@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from lazybatch.core.latency import BATCH_SIZE_MAX
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Model, Row
 from lazybatch.profiler.dispatching import engine_time
@@ -123,6 +124,8 @@ def _check_options(batch_sizes: Sequence[int], budget_s: float, repeats: int, it
         raise InvalidInput(f"batch sizes must be whole numbers, got {list(sizes)}")
     if not sizes or sizes[0] != 1 or any(b <= a for a, b in pairwise(sizes)):
         raise InvalidInput(f"batch sizes must increase from 1, got {list(sizes)}")
+    if sizes[-1] > BATCH_SIZE_MAX:  # a table could not hold it, and the memory is planned first
+        raise InvalidInput(f"batch size {sizes[-1]} is above {BATCH_SIZE_MAX}, the largest that a table holds")
     if not 0 < budget_s < 1e7:
         raise InvalidInput(f"budget_s must be a positive number of seconds, got {budget_s}")
     if repeats < SAMPLES_MIN:
