@@ -87,6 +87,7 @@ def open_session(
     providers: str | Sequence[str] | None = None,
     folder: Path | None = None,
     profile_to: Path | None = None,
+    lasting: bool = True,
 ) -> Any:
     """An `onnxruntime.InferenceSession` on a file or on serialised bytes, under this process's shared settings.
 
@@ -94,6 +95,7 @@ def open_session(
     save_to: write the optimised model there, its weights beside it in `WEIGHTS_FILE`.
     threads: of the shared pool; the first session decides, None takes what there is. providers: see `provider_names`.
     folder: where the external data of a model given as bytes lies. profile_to: prefix of a per-operator profile.
+    lasting: False for a session that is run a few times and dropped: its memory is its own, and is given back.
 
     Raises `ModelError` for a model that ONNX Runtime does not load, `InvalidInput` for impossible options.
     """
@@ -104,7 +106,9 @@ def open_session(
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     levels = ort.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
-    for key, value in _entries(save_to, folder).items():
+    if not lasting:  # the shared arena keeps whatever it once needed, and a look at all values of a model needs much
+        options.enable_cpu_mem_arena = False
+    for key, value in _entries(save_to, folder, lasting).items():
         options.add_session_config_entry(key, value)
     if save_to is not None:
         options.optimized_model_filepath = str(save_to)
@@ -127,10 +131,12 @@ def open_session(
         raise ModelError(f"ONNX Runtime cannot load {origin}: {reason(error)}") from error
 
 
-def _entries(save_to: Path | None, folder: Path | None) -> dict[str, str]:
+def _entries(save_to: Path | None, folder: Path | None, lasting: bool) -> dict[str, str]:
     """The session configuration entries of `open_session`."""
     # Weights stay out of the arena: they never come back to it, and its blocks are powers of two.
-    entries = {"session.use_device_allocator_for_initializers": "1", "session.use_env_allocators": "1"}
+    entries = {"session.use_device_allocator_for_initializers": "1"}
+    if lasting:
+        entries["session.use_env_allocators"] = "1"
     if save_to is not None:
         entries["session.optimized_model_external_initializers_file_name"] = WEIGHTS_FILE
         entries["session.optimized_model_external_initializers_min_size_in_bytes"] = "1024"

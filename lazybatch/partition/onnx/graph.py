@@ -68,7 +68,7 @@ def watching(proto: onnx.ModelProto, names: Sequence[str], folder: Path, opener:
     for node in copy.graph.node:
         node.name = ""
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
-    return opener(copy.SerializeToString(), optimise=False, folder=folder)
+    return opener(copy.SerializeToString(), optimise=False, folder=folder, lasting=False)
 
 
 def runner(session: Any) -> Runner:

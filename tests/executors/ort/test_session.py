@@ -147,6 +147,25 @@ def test_a_profile_is_written_where_asked(model: Path, tmp_path: Path) -> None:
     assert Path(session.end_profiling()).parent == tmp_path
 
 
+def test_what_does_not_last_gives_its_memory_back(model: Path) -> None:
+    """A session that is run once on much and dropped leaves the process as large as it was."""
+    in_a_process(
+        model,
+        """
+import gc, numpy as np
+from lazybatch.executors.resident import resident_bytes
+rows = {"x": np.ones((4, 3, 1_000_000), np.float32), "t": np.array(1, np.float32)}
+before = resident_bytes()
+session = open_session(model, optimise=False, lasting=False)
+answers = session.run(None, rows)
+assert resident_bytes() - before > rows["x"].nbytes
+del session, answers
+gc.collect()
+assert resident_bytes() - before < rows["x"].nbytes / 2
+""",
+    )
+
+
 def test_providers_are_checked_before_use() -> None:
     """The CPU is always the last resort; a provider that is not installed is named with what there is."""
     assert provider_names(None) == provider_names("cpu") == provider_names(["CPUExecutionProvider"])
