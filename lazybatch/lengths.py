@@ -30,6 +30,8 @@ UNKNOWN_SIZE = 1
 
 Pair = tuple[int, int]
 """Input length and output length (iterations) of one row."""
+_DIGITS_MAX = 20
+"""Of a length; Python refuses to read numbers of thousands."""
 _INPUTS = ("input", "in", "source")
 _OUTPUTS = ("output", "out", "length", "target")
 
@@ -208,6 +210,7 @@ def _header(cells: Sequence[str]) -> dict[str, int | None] | None:
 
 def _length(where: str, value: object) -> int:
     text = str(value)
-    if isinstance(value, bool | float) or not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 31):
+    known = not isinstance(value, bool | float) and len(text) <= _DIGITS_MAX and text.isascii() and text.isdecimal()
+    if not (known and 0 < int(text) < 1 << 31):
         raise InvalidInput(f"{where}: a length must be a positive whole number, got {value!r:.80}")
     return int(text)

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lazybatch.core.latency import LatencyTable
-from lazybatch.core.lengths import LengthGuess
+from lazybatch.core.lengths import LENGTH_MAX, LengthGuess
 from lazybatch.core.request import Request
 from lazybatch.errors import InvalidInput
 from lazybatch.lengths import Lengths, Pair, guesses_for
 from lazybatch.table_loops import TableLoop, graph_of, loops_of
 
-TRIPS_MAX = 1_000_000
+TRIPS_MAX = LENGTH_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,10 @@ def fixed(table: LatencyTable, text: str) -> Trips:
     given: dict[str, int] = {}
     for part in text.split(","):
         name, equals, number = part.rpartition("=")
-        given[name.strip() if equals else ""] = _count(text, number)
+        name = name.strip() if equals else ""
+        if name in given:
+            raise InvalidInput(f"trips {text!r} are given twice for {f'loop {name!r}' if name else 'every loop'}")
+        given[name] = _count(text, number)
     known = [one.loop.name for one in loops]
     unknown = [name for name in given if name and name not in known]
     if unknown:
@@ -67,8 +70,9 @@ def fixed(table: LatencyTable, text: str) -> Trips:
 
 def _count(text: str, number: str) -> int:
     stripped = number.strip()
-    if not (stripped.isascii() and stripped.isdecimal() and 0 < int(stripped) <= TRIPS_MAX):
-        raise InvalidInput(f"trips must be whole numbers from 1 to {TRIPS_MAX} (20, or decoder=20), got {text!r}")
+    digits = stripped.isascii() and stripped.isdecimal() and len(stripped) <= len(str(TRIPS_MAX))
+    if not (digits and 0 < int(stripped) <= TRIPS_MAX):
+        raise InvalidInput(f"trips must be whole numbers from 1 to {TRIPS_MAX} (20, or decoder=20), got {text!r:.80}")
     return int(stripped)
 
 

@@ -77,6 +77,8 @@ def test_lengths_of_an_unknown_loop() -> None:
 BAD: dict[str, tuple[str, str, str]] = {
     "nothing in it": ("x.txt", "# nothing\n", "at least one is needed"),
     "a word": ("x.txt", "5\nfive\n", "line 2: a length must be a positive whole number, got 'five'"),
+    "thousands of digits": ("x.txt", "9" * 5_000, "line 1: a length must be a positive whole number, got '999"),
+    "more than can be": ("x.txt", "1,100000000", "at most 1000000 iterations can be characterised, got 100000000"),
     "zero": ("x.txt", "0\n", "line 1: a length must be"),
     "a fraction": ("x.json", "[1.5]", "entry 1: a length must be a positive whole number, got 1.5"),
     "a flag": ("x.json", "[true]", "entry 1: a length must be"),

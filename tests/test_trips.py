@@ -77,6 +77,12 @@ class TestFixed:
         with pytest.raises(InvalidInput, match="trips must be whole numbers"):
             fixed(table(), text)
 
+    @pytest.mark.parametrize("text", ["3,4", "encoder=3,decoder=4,encoder=3"])
+    def test_given_twice(self, text: str) -> None:
+        """It is not guessed which of the two is meant."""
+        with pytest.raises(InvalidInput, match="are given twice for"):
+            fixed(table(), text)
+
     def test_loops_that_are_not_there_or_left_out(self) -> None:
         """Both are named."""
         with pytest.raises(InvalidInput, match="'m' has no loop 'middle'; it has encoder, decoder"):

@@ -21,6 +21,8 @@ from typing import NamedTuple
 from lazybatch.errors import InvalidInput
 
 COVERAGE = 0.9
+LENGTH_MAX = 1_000_000
+"""The longest row that is taken for one: guesses are tabulated by iteration."""
 GROUPS_MAX = 8
 GROUP_LEAST = 50
 """Lengths that a group of input sizes must hold: with fewer a high quantile is chance."""
@@ -57,10 +59,13 @@ class LengthGuess:
     def of(cls, lengths: Sequence[int], sizes: Sequence[int] = (), *, coverage: float = COVERAGE) -> LengthGuess:
         """From the lengths of rows seen, and their input sizes where these are known.
 
-        Raises `InvalidInput` for no lengths, lengths below 1, another number of sizes, a coverage not within (0, 1].
+        Raises `InvalidInput` for no lengths, lengths below 1 or above `LENGTH_MAX`, another number of sizes, a coverage
+        not within (0, 1].
         """
         if not lengths or min(lengths) < 1:
             raise InvalidInput(f"lengths: at least one is needed, and each must be at least 1, got {lengths!r:.80}")
+        if max(lengths) > LENGTH_MAX:
+            raise InvalidInput(f"lengths: at most {LENGTH_MAX} iterations can be characterised, got {max(lengths)}")
         if sizes and len(sizes) != len(lengths):
             raise InvalidInput(f"lengths: {len(sizes)} input sizes for {len(lengths)} lengths")
         if not 0 < coverage <= 1:

@@ -64,6 +64,7 @@ def test_what_is_left_is_judged_among_those_still_possible(lengths: list[int], b
     [
         ([], [], 0.9, "at least one is needed"),
         ([3, 0], [], 0.9, "each must be at least 1"),
+        ([3, 1_000_001], [], 0.9, "at most 1000000 iterations can be characterised, got 1000001"),
         ([3, 2], [1], 0.9, "1 input sizes for 2 lengths"),
         ([3], [], 0.0, "coverage must be above 0"),
         ([3], [], 1.1, "coverage must be above 0"),
