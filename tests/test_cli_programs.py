@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lazybatch as lb
-from lazybatch.cli import main
+from lazybatch.cli import main, measuring
 from lazybatch.policies import names
 from lazybatch.table_loops import loops_of
 from tests.commands import refused, run_json
@@ -238,6 +238,29 @@ class TestSimulate:
         assert "--trips is for models with loops" in refused(
             capsys, "simulate", "--table", plain, "--rate", 1, "--trips", 2
         )
+
+
+class TestSimulateModels:
+    """``simulate MODEL``: profiled first."""
+
+    def test_a_program(self, capsys: pytest.CaptureFixture[str], small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its loops are those of the table, and people are told how to keep one."""
+        monkeypatch.setattr(measuring, "_BUDGET_S", 0.2)
+        status, got = run_json(capsys, "simulate", small, "--rate", 20, "--requests", 50, "--trips", 6)
+        assert (status, got["model"], got["completed"]) == (0, "small", 50)
+        assert got["mean_ms"] > 0
+        assert main(["simulate", str(small), "--rate", "20", "--requests", "5", "--trips", "6"]) == 0
+        assert f"`lazybatch profile {small} -o TABLE.json` keeps a table" in capsys.readouterr().out
+
+    def test_refusals(
+        self, capsys: pytest.CaptureFixture[str], small: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing to simulate, two things, a model in a table's place; and no trips, before anything is measured."""
+        monkeypatch.setattr(measuring, "profile", None)
+        assert "give either --table" in refused(capsys, "simulate", "--rate", 1)
+        assert "give either --table" in refused(capsys, "simulate", small, "--table", table, "--rate", 1)
+        assert "a model is given without --table" in refused(capsys, "simulate", "--table", small, "--rate", 1)
+        assert "has the loop 'decoder': say how often" in refused(capsys, "simulate", small, "--rate", 1)
 
 
 @pytest.mark.parametrize("command", [("check",), ("profile", "-o", "t.json"), ("partition", "-o", "parts")])

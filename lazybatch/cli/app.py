@@ -162,7 +162,10 @@ def characterize_command(
 
 @app.command("simulate")
 def simulate_command(
-    table: Annotated[Path, typer.Option(help="Latency table, as `profile` writes it.")],
+    model: Annotated[
+        Path | None, typer.Argument(metavar="MODEL", help="Instead of --table: a model that is profiled first.")
+    ] = None,
+    table: Annotated[Path | None, typer.Option(help="Latency table, as `profile` writes it.")] = None,
     policy: Annotated[str, typer.Option(help=f"One of {', '.join(policy_names())}.")] = DEFAULT_POLICY,
     rate: Annotated[float | None, typer.Option(help="Offered load, requests per second (Poisson).")] = None,
     requests: Annotated[int, typer.Option(help="How many requests.")] = 1_000,
@@ -193,12 +196,15 @@ def simulate_command(
 ) -> int:
     """Run a seeded load through the scheduler in virtual time, with the latencies of a table.
 
+    Given a MODEL instead, it is profiled first, for some 20 seconds; the table is not kept.
+
     ``violations`` is the share of all requests that were late or dropped.
 
     Example: lazybatch simulate --table bert.json --rate 40 --requests 2000 --sla-ms 100 --seed 1 --explain 10
     """
     chosen = simulation.Options(
         table=table,
+        model=model,
         policy=policy,
         rate_rps=rate,
         requests=requests,

@@ -6,19 +6,24 @@ Must not know: how options are read from the command line; how anything is measu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lazybatch.cli.output import Report, milliseconds, progress_bar
+from lazybatch.core.latency import EngineTime
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Model
 from lazybatch.loading import load, takes_examples
 from lazybatch.profiler import ITERATIONS, Progress, profile, verdict
 from lazybatch.profiler.judgement import Point
+from lazybatch.profiles import LatencyTable
 from lazybatch.program.examples import read_arrays
 from lazybatch.words import aligned, counted
+
+_SIZES = (1, 2, 4, 8, 16)
+_BUDGET_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +53,7 @@ def run(options: Options) -> Report:
         example_inputs=rows if takes_examples(options.model) else None,
         threads=options.threads,
     )
-    partial = options.output.with_name(options.output.name + ".partial")
     with progress_bar(f"profiling {model.name}") as show:
-
-        def progress(now: Progress) -> None:
-            show(now.share, f"{counted(now.passes, 'pass')}, batch {now.rows}")
-
         table = profile(
             model,
             sizes,
@@ -61,8 +61,8 @@ def run(options: Options) -> Report:
             repeats=options.repeats,
             iterations=options.iterations,
             inputs=rows,
-            progress=progress,
-            resume=partial,
+            progress=_telling(show),
+            resume=options.output.with_name(options.output.name + ".partial"),
             command=_command(options),
         )
     table.save(options.output)
@@ -81,6 +81,7 @@ def run(options: Options) -> Report:
         "curve": _curve(result.curve),
         "stages": {name: _curve(points) for name, points in result.stages},
         "samples": table.provenance["samples"],
+        "engine": None if table.engine is None else asdict(table.engine),
         "fingerprint": model.fingerprint,
     }
     pairs = [
@@ -92,10 +93,34 @@ def run(options: Options) -> Report:
         pairs.append(
             (name, f"{milliseconds(points[0][1] / 1e6)} for one row, {gain:.2f}x the throughput at {rows_most}")
         )
+    if table.engine is not None:
+        pairs.append(("the engine", _engine(table.engine, len(table.nodes))))
     lines = [result.sentence, *aligned(pairs), f"{counted(len(table.nodes), 'node')}, table in {options.output}"]
     if rows is None:
         lines.append(f"measured with made-up rows, {_shapes(model)}; give your own with --inputs if yours differ")
     return Report(values, lines)
+
+
+def measured(model: Model) -> LatencyTable:
+    """A table for this time only, of made-up rows. Raises `LazyBatchError`."""
+    with progress_bar(f"profiling {model.name}") as show:
+        return profile(model, _SIZES, budget_s=_BUDGET_S, progress=_telling(show))
+
+
+def _telling(show: Callable[[float, str], None]) -> Callable[[Progress], None]:
+    return lambda now: show(now.share, f"{counted(now.passes, 'pass')}, batch {now.rows}")
+
+
+def _engine(engine: EngineTime, nodes: int) -> str:
+    """What it takes besides, for people."""
+    words = f"{_line(engine.open_ns, engine.open_row_ns)} besides where a batch begins"
+    return (
+        words if nodes == 1 else f"{words}, {_line(engine.continue_ns, engine.continue_row_ns)} before any other node"
+    )
+
+
+def _line(fixed_ns: int, row_ns: int) -> str:
+    return f"{milliseconds(fixed_ns / 1e6)} + {milliseconds(row_ns / 1e6)} per row"
 
 
 def _curve(points: Sequence[Point]) -> list[dict[str, object]]:

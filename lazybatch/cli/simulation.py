@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from lazybatch import policies
+from lazybatch.cli.measuring import measured
 from lazybatch.cli.output import Report, milliseconds
 from lazybatch.config import BATCH_SIZE_MAX, QUEUE_CAPACITY_MAX, whole
 from lazybatch.core.lane import LaneSpec
@@ -21,6 +22,7 @@ from lazybatch.core.task import Task
 from lazybatch.errors import InvalidInput
 from lazybatch.explanation import latest, telling
 from lazybatch.lengths import load_lengths
+from lazybatch.loading import load as load_model
 from lazybatch.metrics import Meter, Observer, latency_summary
 from lazybatch.profiles import load
 from lazybatch.simulator import SimulationResult, requests_from, simulate
@@ -31,13 +33,18 @@ from lazybatch.words import aligned, counted
 from lazybatch.workload import poisson, recorded
 
 _EXPLAINED_MAX = 1_000_000
+_SAY_TRIPS = "{!r} has the loop {!r}: say how often rows go round it, with --lengths FILE or --trips N"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What ``simulate`` may be told; times in milliseconds as users write them."""
+    """What ``simulate`` may be told; times in milliseconds as users write them.
 
-    table: Path
+    Either a table, or a model, whose table is measured first.
+    """
+
+    table: Path | None = None
+    model: Path | None = None
     policy: str
     rate_rps: float | None
     requests: int
@@ -77,8 +84,8 @@ def run(options: Options) -> Report:
     late = _late(options.late)
     whole("--explain", options.explain, -_EXPLAINED_MAX, _EXPLAINED_MAX)
     chosen = _policy_options(options)
-    table = load(options.table)
     arrivals_ns = _arrivals(options)
+    table = _table(options)
     trips = _trips(options, table, len(arrivals_ns))
     lane = _lane(options, table, sla_ns, late, trips)
     _check_sla(options, lane)
@@ -100,6 +107,25 @@ def run(options: Options) -> Report:
     explained = latest(decisions, {table.model: lane.graph}, abs(options.explain))
     values = {**report.values, "decisions": [one.as_dict() for one in explained]}
     return Report(values, [*report.lines, *map(str, explained)])
+
+
+def _table(options: Options) -> LatencyTable:
+    """The table that was given, or that of the model that was."""
+    if (options.table is None) == (options.model is None):
+        raise InvalidInput("give either --table (as `lazybatch profile` writes it) or a MODEL (to be profiled first)")
+    if options.table is not None:
+        try:
+            return load(options.table)
+        except InvalidInput as error:
+            hint = "; a model is given without --table" if options.table.exists() else ""
+            raise InvalidInput(f"{error}{hint}") from error
+    assert options.model is not None, "one of the two is given"
+    model = load_model(options.model)
+    if (
+        model.graph.loops and options.trips is None and options.lengths is None
+    ):  # said before time is spent on measuring
+        raise InvalidInput(_SAY_TRIPS.format(model.name, model.graph.loops[0].name))
+    return measured(model)
 
 
 def _nanoseconds(option: str, value_ms: float, *, zero: bool) -> int:
@@ -151,10 +177,7 @@ def _trips(options: Options, table: LatencyTable, requests: int) -> Trips | None
         return fixed(table, options.trips)
     if options.lengths is not None:
         return drawn(table, load_lengths(options.lengths), requests, options.seed)
-    raise InvalidInput(
-        f"{table.model!r} has the loop {loops[0].loop.name!r}: say how often rows go round it, with --lengths FILE or "
-        "--trips N"
-    )
+    raise InvalidInput(_SAY_TRIPS.format(table.model, loops[0].loop.name))
 
 
 def _check_sla(options: Options, lane: LaneSpec) -> None:
@@ -221,4 +244,9 @@ def _report(options: Options, table: LatencyTable, result: SimulationResult, met
         *((f"  {reason}", str(count)) for reason, count in sorted(stats.reasons.items(), key=lambda item: -item[1])),
     ]
     title = f"simulated: {table.model}, policy {options.policy}, {offered_words}, {target}, seed {options.seed}"
-    return Report(values, [title, *aligned(pairs)])
+    lines = [title, *aligned(pairs)]
+    if options.model is not None:
+        lines.append(
+            f"measured just now, with made-up rows; `lazybatch profile {options.model} -o TABLE.json` keeps a table"
+        )
+    return Report(values, lines)
