@@ -175,8 +175,9 @@ def direct(target: Subject) -> Callable[[list[Batch]], object]:
 def runs(target: Subject, chosen: argparse.Namespace, table: lb.LatencyTable, model: Any) -> list[dict[str, Any]]:
     """One row per variant and load, interleaved: every load under each variant before the next load."""
     rows = target.rows(32, chosen.seed)
-    best = table.best_rows(min(chosen.max_batch_size, table.batch_sizes[-1])) if model.joinable else 1
-    capacity_rps = best * 1e9 / table.whole_ns(best)
+    taken = table.dispatched()
+    best = taken.best_rows(min(chosen.max_batch_size, table.batch_sizes[-1])) if model.joinable else 1
+    capacity_rps = best * 1e9 / taken.whole_ns(best)
     loads = [None] if chosen.mode == "closed" else chosen.rate or [load * capacity_rps for load in chosen.load]
     measured = []
     for rate_rps in loads:

@@ -149,7 +149,7 @@ def prepare(chosen: argparse.Namespace) -> tuple[Setting, Any, list[Any]]:
     else:
         loops = read_loops(table, chosen.lengths, chosen.trips)
     made = Setting(table, rows_max, waiting, 0.0, chosen.arrivals, chosen.late, loops)
-    best_rps = graph_capacity_rps(table, rows_max) if loops is None else capacity_rps(made.lane(), loops)
+    best_rps = graph_capacity_rps(table.dispatched(), rows_max) if loops is None else capacity_rps(made.lane(), loops)
     return replace(made, capacity_rps=best_rps), model, inputs
 
 

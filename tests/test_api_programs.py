@@ -178,3 +178,28 @@ def test_policies_are_told_what_the_engine_takes_around_an_iteration(count: Prog
     (lane,) = assembly.to_lanes(served, BatcherOptions())
     assert served[0].table is table
     assert lane.latency == table.dispatched() != replace(table, engine=None)
+
+
+def test_a_target_counts_the_iterations_of_the_lengths_seen(
+    count: ProgramModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Refused where not even the shortest row seen can meet it, the engine's time included; where only a row of mean
+    length cannot, that is said; what nothing is known of goes round once."""
+    table = replace(flat_table(count), engine=EngineTime(1_000_000, 0, 1_000_000, 0))
+    once_s = body_s = table.dispatched().whole_ns(1) / 1e9
+
+    def served(sla: float, lengths: LengthGuess | None) -> None:
+        with lb.LazyBatcher(
+            count, policy="graph", table=table, sla=sla, lengths=lengths, allow_foreign_table=True, max_batch_size=4
+        ):
+            pass
+
+    served(once_s, None)
+    seen = LengthGuess.of([3, 5, 5])
+    with pytest.raises(lb.InvalidInput, match=r"one row alone takes"):
+        served(once_s + 1.9 * body_s, seen)
+    served(once_s + 2.1 * body_s, seen)
+    assert f"below what a row of mean length takes alone, {once_s + 3 * body_s:.6f} s (4 times" in caplog.text
+    caplog.clear()
+    served(once_s + 3.1 * body_s, seen)
+    assert not caplog.text

@@ -36,6 +36,7 @@ def _run(policy: str, load_of: str, load: float, live_ms: list[float], simulated
         "sla_met": 1.0,
         "mean_rows": 2.0,
         "latencies_ms": live_ms,
+        "nodes_only_ms": live_ms,
         "simulated_ms": simulated_ms,
     }
 
