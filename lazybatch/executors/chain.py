@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from lazybatch.errors import InvalidInput, InvariantError
 from lazybatch.executors.base import MemoryPlan, Row
+from lazybatch.executors.columns import Column, Columns
 from lazybatch.executors.cycle import Cycle, Growth
 from lazybatch.executors.rows import rows_of, survivors
 from lazybatch.executors.tally import Tally
-from lazybatch.partition.pieces import Partition
+from lazybatch.partition.pieces import Kind, Partition
 
 _AT_ONCE = nullcontext()
 _REHEARSAL = -1
@@ -51,8 +52,8 @@ class Store(Protocol[StateT]):
 
     capacity: int
 
-    def begin(self, requests: Mapping[int, Row], rows: int) -> StateT:
-        """A new sub-batch with its inputs gathered; ``rows`` beyond the requests repeat the last one."""
+    def begin(self, requests: Sequence[int], columns: Columns, signature: Hashable, rows: int) -> StateT:
+        """A new sub-batch with its inputs; ``rows`` beyond the requests repeat the last one."""
 
     def append(self, large: StateT, small: StateT, total: int, without: Collection[str] = ()) -> None:
         """Put the rows of ``small`` behind those of ``large``, which then executes ``total`` rows.
@@ -65,6 +66,12 @@ class Store(Protocol[StateT]):
 
     def scatter(self, state: StateT, name: str) -> list[Any]:
         """One output, per request."""
+
+    def peek(self, state: StateT, name: str, like: str | None = None) -> NDArray[Any]:
+        """A tensor with the requests' rows on the first axis, to be read before anything else happens.
+
+        like: the tensor whose rows lie as this one's do, where nothing is proven of its own.
+        """
 
     def end(self, state: StateT) -> None:
         """Take back what a sub-batch held."""
@@ -81,9 +88,6 @@ class LoopStore(Store[StateT], Protocol):
 
     def feed(self, state: StateT, name: str, values: NDArray[Any]) -> None:
         """Write an input of all requests' rows, one per entry of the first axis."""
-
-    def peek(self, state: StateT, name: str, like: str | None = None) -> NDArray[Any]:
-        """A tensor with the requests' rows on the first axis, to be read before anything else happens."""
 
     def blank(self, state: StateT, name: str, rows: NDArray[Any]) -> None:
         """Fill these rows (flags) of an input that grows with zeros."""
@@ -121,7 +125,7 @@ class ChainExecutor(Generic[StateT]):
         """What is asked of the store inside happens in the order in which nodes run."""
         return _AT_ONCE
 
-    def prepare(self, row: Row) -> None:
+    def prepare(self, signature: Hashable) -> None:
         """Have memory for the maximum batch of rows of this signature, which ran before, really there."""
 
     def watch(self, on: bool) -> None:
@@ -133,11 +137,21 @@ class ChainExecutor(Generic[StateT]):
 
     def open(self, sub_batch: int, rows: Mapping[int, Row], padded_rows: int) -> None:
         """Gather rows. Padding repeats the last row; it is dropped at the first merge or eviction."""
-        count = len(rows)
-        if sub_batch in self._live or not count or padded_rows < count:
-            raise InvariantError(f"sub-batch {sub_batch} opened twice, empty, or with {count} of {padded_rows} rows")
+        if not rows:
+            raise InvariantError(f"sub-batch {sub_batch} opened without rows")
+        given = list(rows.values())
+        columns = {name: Column.of([row.values[name] for row in given]) for name in self._partition.inputs}
+        self.enter(sub_batch, list(rows), columns, given[0].signature, padded_rows)
+
+    def enter(
+        self, sub_batch: int, requests: Sequence[int], columns: Columns, signature: Hashable, padded_rows: int
+    ) -> None:
+        """`open` with all inputs of the rows, of equal shapes, as columns."""
+        count = len(requests)
+        if sub_batch in self._live or padded_rows < count:
+            raise InvariantError(f"sub-batch {sub_batch} opened twice, or with {count} of {padded_rows} rows")
         self._check_room(sub_batch, padded_rows)
-        self._live[sub_batch] = self._store.begin(rows, padded_rows)
+        self._live[sub_batch] = self._store.begin(requests, columns, signature, padded_rows)
 
     def run(self, sub_batch: int, node: int) -> None:
         """Run one node on all rows. Raises `ExecutionError` naming the node."""
@@ -193,6 +207,14 @@ class ChainExecutor(Generic[StateT]):
             for request, value in zip(state.requests, self._store.scatter(state, name), strict=True):
                 results[request][name] = value
         return results
+
+    def block(self, sub_batch: int, name: str) -> NDArray[Any] | None:
+        """After the last node: a view of an output with the requests' rows on the first axis, to be read at once; None
+        where it does not consist of rows."""
+        boundary = self._partition.boundaries[name]
+        if boundary.kind is not Kind.ROWS or boundary.axis is None or not self._partition.joinable:
+            return None
+        return self._store.peek(self._live[sub_batch], name)
 
     def state(self, sub_batch: int) -> StateT:
         """The rows of a sub-batch, for whoever leads them round."""

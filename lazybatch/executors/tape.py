@@ -22,6 +22,8 @@ PAGE_BITS = 4
 PAGE = 1 << PAGE_BITS
 """Steps per page."""
 _LAST = PAGE - 1
+_NONE = -1
+"""In the table of pages: not there."""
 
 
 class Tape:
@@ -29,8 +31,7 @@ class Tape:
 
     def __init__(self) -> None:
         self._tracks: dict[str, Array] = {}
-        self._table: Ints = np.zeros((0, 4), np.int64)
-        self._pages: list[list[int]] = []
+        self._table: Ints = np.full((0, 4), _NONE)
         self._free_places: list[int] = []
         self._free_pages: list[int] = []
         self._pages_made = 0
@@ -44,22 +45,22 @@ class Tape:
     def begin(self, count: int) -> Ints:
         """Places for so many rows, without steps."""
         self.rows += count
-        while len(self._free_places) < count:
-            self._free_places.append(len(self._pages))
-            self._pages.append([])
-        if len(self._pages) > len(self._table):
-            grown = np.zeros((max(len(self._pages), 2 * len(self._table)), self._table.shape[1]), np.int64)
-            grown[: len(self._table)] = self._table
-            self._table = grown
-        return np.array([self._free_places.pop() for _ in range(count)], np.int64)
+        free = self._free_places
+        if len(free) < count:
+            had = len(self._table)
+            self._resize(max(had + count, 2 * had), self._table.shape[1])
+            free[:0] = range(len(self._table) - 1, had - 1, -1)
+        places = np.array(free[-count:], np.int64)
+        del free[-count:]
+        return places
 
     def end(self, places: Ints) -> None:
         """These rows are gone; their pages serve others."""
         self.rows -= len(places)
-        for place in places.tolist():
-            self._free_pages += self._pages[place]
-            self._pages[place] = []
-            self._free_places.append(place)
+        pages = self._table[places]
+        self._free_pages += pages[pages != _NONE].tolist()
+        self._table[places] = _NONE
+        self._free_places += places.tolist()
 
     def spots(self, places: Ints, positions: Ints) -> Ints:
         """Where the steps at these positions lie, one per place. Each must have been claimed or recorded."""
@@ -74,11 +75,19 @@ class Tape:
 
     def claim(self, places: Ints, positions: Ints) -> Ints:
         """`spots` for steps to write. A row's steps are claimed one after the other, from 0."""
-        starts = (positions & _LAST) == 0
-        if np.count_nonzero(starts):
-            for place, position in zip(places[starts].tolist(), positions[starts].tolist(), strict=True):
-                self._reach(place, (position >> PAGE_BITS) + 1)
-        return self.spots(places, positions)
+        numbers = positions >> PAGE_BITS
+        most = int(numbers.max(initial=0))
+        if most >= self._table.shape[1]:
+            self._resize(len(self._table), max(most + 1, 2 * self._table.shape[1]))
+        spots: Ints = self._table[places, numbers]
+        missing = np.flatnonzero(spots == _NONE)
+        if len(missing):
+            pages = self._take_pages(len(missing))
+            spots[missing] = pages
+            self._table[places[missing], numbers[missing]] = pages
+        spots <<= PAGE_BITS
+        spots += positions & _LAST
+        return spots
 
     def write(self, name: str, spots: Ints, values: Array) -> None:
         """One step per spot. Raises `ValueError` for another shape than the track's other steps have."""
@@ -95,7 +104,8 @@ class Tape:
 
     def record(self, name: str, place: int, steps: Array) -> None:
         """All steps of a row at once, of one tensor."""
-        self._reach(place, -(-len(steps) // PAGE))
+        starts = np.arange(0, len(steps), PAGE)
+        self.claim(np.full(len(starts), place), starts)
         self.write(name, self._all_spots(place, len(steps)), steps)
 
     def sequence(self, name: str, place: int, length: int) -> Array:
@@ -122,19 +132,22 @@ class Tape:
         spots += positions & _LAST
         return spots
 
-    def _reach(self, place: int, count: int) -> None:
-        """Have at least so many pages at this place."""
-        pages = self._pages[place]
-        if count > self._table.shape[1]:
-            wider = np.zeros((len(self._table), max(count, 2 * self._table.shape[1])), np.int64)
-            wider[:, : self._table.shape[1]] = self._table
-            self._table = wider
-        while len(pages) < count:
-            if not self._free_pages:
-                self._free_pages.append(self._pages_made)
-                self._pages_made += 1
-            self._table[place, len(pages)] = self._free_pages[-1]
-            pages.append(self._free_pages.pop())
+    def _take_pages(self, count: int) -> list[int]:
+        """So many pages that are nobody's."""
+        free = self._free_pages
+        if len(free) < count:
+            made = self._pages_made
+            self._pages_made += count - len(free)
+            free.extend(range(made, self._pages_made))
+        taken = free[-count:]
+        del free[-count:]
+        return taken
+
+    def _resize(self, places: int, pages: int) -> None:
+        """Room for so many places, with so many pages each."""
+        grown = np.full((places, pages), _NONE)
+        grown[: len(self._table), : self._table.shape[1]] = self._table
+        self._table = grown
 
     def _grow(self, name: str, values: Array) -> Array:
         """Room for all pages there are, and as many again: growing copies."""

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from lazybatch.executors.base import Row
+from lazybatch.executors.chain import Moving, Store
+from lazybatch.executors.columns import Column
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 
+Moved = TypeVar("Moved", bound=Moving)
 IR_VERSION = 9
 OPSET = helper.make_opsetid("", 17)
 TYPES = {
@@ -23,6 +28,13 @@ TYPES = {
     "bool": TensorProto.BOOL,
     "object": TensorProto.STRING,
 }
+
+
+def begin(store: Store[Moved], given: Mapping[int, Row], executed: int) -> Moved:
+    """A sub-batch with these rows, as an executor begins one."""
+    first = next(iter(given.values()))
+    columns = {name: Column.of([row.values[name] for row in given.values()]) for name in first.values}
+    return store.begin(list(given), columns, first.signature, executed)
 
 
 def rows(name: str, *dims: int | None, axis: int = 0, dtype: str = "float32", unit: bool = True) -> Boundary:

@@ -40,6 +40,7 @@ def test_spots_follow_positions() -> None:
             rows.keep([3, 2])
         if step == PAGE + 7:
             rows.append(Tally(np.array([PAGE, 2 * PAGE]), rows.tape))
+            rows.find_spots()
             rows.end(np.array([False, False, True, False]))
             continue
         if step == PAGE + 9:

@@ -11,7 +11,7 @@ with outputs allocated by ONNX Runtime; from then on outputs are bound. Nodes th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import MemoryPlan, Row
@@ -70,7 +70,7 @@ class OrtExecutor(ChainExecutor[SubBatch]):
         """
         before = resident_bytes()
         self._rehearse(row, 1)
-        self.prepare(row)
+        self.prepare(row.signature)
         for _ in range(2):
             results = self._rehearse(row, self._store.capacity)
         self._grown_bytes += max(0, (resident_bytes() or 0) - (before or 0))
@@ -78,10 +78,10 @@ class OrtExecutor(ChainExecutor[SubBatch]):
         self._scratch_bytes = max(0, self._grown_bytes - self._weights_bytes - self._store.pool.nbytes)
         return self.memory()
 
-    def prepare(self, row: Row) -> None:
+    def prepare(self, signature: Hashable) -> None:
         """Have buffers for the maximum batch of rows of this signature, which ran before, really there."""
         sets = SETS_PLANNED if self._store.capacity > 1 else 1
-        self._store.pool.prepare(sets, self._store.layout(row).slot_bytes)
+        self._store.pool.prepare(sets, self._store.layout(signature, {}).slot_bytes)
 
     @property
     def buffer_sets(self) -> int:
@@ -94,6 +94,8 @@ class OrtExecutor(ChainExecutor[SubBatch]):
 
     def _advance(self, state: SubBatch, node: int) -> None:
         """Run one node on all rows, on memory bound to it where that is possible."""
+        if state.awaited is not None:
+            self._store.settle(state)
         step = state.frame.steps[node]
         if step is None and self._bindable[node] and state.layout.knows(self.pieces[node].outputs):
             step = state.frame.steps[node] = self._bind(state, node)

@@ -10,17 +10,18 @@ iteration is written afresh.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lazybatch.errors import ExecutionError
+from lazybatch.executors.columns import Columns
 from lazybatch.executors.cycle import Cycle, Growth
-from lazybatch.executors.ort.piece import to_python
 from lazybatch.executors.ort.row_store import RowStore
 from lazybatch.executors.ort.sub_batch import SubBatch
-from lazybatch.executors.rows import batched, by_first
+from lazybatch.executors.rows import batched, size_at
 from lazybatch.partition.pieces import Kind, Partition
 
 _COUNT = np.arange(256)
@@ -44,6 +45,45 @@ class LoopRowStore(RowStore):
             if not self.has_buffer(name) and not self.has_buffer(output) and sources.count(output) == 1
         ]
         self._copied = [pair for pair in others if pair not in self._renamed]
+        waiting = {name: partition.boundaries[name] for name in self.plan.moved[0]}
+        self._sizes = [name for name, boundary in waiting.items() if boundary.kind is Kind.SIZE]
+        self._rows_given = [name for name, boundary in waiting.items() if boundary.kind is Kind.ROWS]
+        self._joins_directly = all(
+            waiting[name].axis == 0 and self.has_buffer(name) and name in partition.inputs for name in self._rows_given
+        )
+
+    def begin(self, requests: Sequence[int], columns: Columns, signature: Hashable, rows: int) -> SubBatch:
+        """See `RowStore.begin`; but rows that come to a loop often join others before they run, and lie with them then.
+        So they take no buffers before they must."""
+        layout = self.layout(signature, {name: column.first for name, column in columns.items()})
+        state = SubBatch(list(requests), rows, layout, self._nowhere)
+        state.awaited = columns
+        return state
+
+    def append(self, large: SubBatch, small: SubBatch, total: int, without: Collection[str] = ()) -> None:
+        """See `RowStore.append`."""
+        if large.awaited is not None:
+            self.settle(large)
+        if small.awaited is None or not self._joins_directly:
+            if small.awaited is not None:
+                self.settle(small)
+            super().append(large, small, total, without)
+            return
+        have, columns = len(large.requests), small.awaited
+        sizes = {
+            name: size_at(self._partition.boundaries[name], self._array(large, name), large.rows, total)
+            for name in self._sizes
+        }
+        self._resize(large, total, sizes)
+        for name in self._rows_given:
+            if name not in without:
+                columns[name].write(self._by_row(large, name)[have:])
+
+    def keep(self, state: SubBatch, order: Sequence[int]) -> None:
+        """See `RowStore.keep`."""
+        if state.awaited is not None:
+            self.settle(state)
+        super().keep(state, order)
 
     def again(self, state: SubBatch) -> None:
         """Behind the last node: what is carried is now the first node's input. Nothing moves but what is given twice.
@@ -84,17 +124,6 @@ class LoopRowStore(RowStore):
             if len(values) < state.rows:
                 target[len(values) :] = values[-1]
 
-    def peek(self, state: SubBatch, name: str, like: str | None = None) -> NDArray[Any]:
-        """A tensor with the requests' rows on the first axis. A view, to be read before anything else happens.
-
-        like: the tensor whose rows lie as this one's do, where nothing is proven of its own.
-        """
-        found = state.frame.by_row.get(name)
-        if found is None:
-            found = self._by_row(state, name, like)
-        count = len(state.requests)
-        return found if len(found) == count else found[:count]
-
     def blank(self, state: SubBatch, name: str, rows: NDArray[np.bool_]) -> None:
         """Fill these rows of an input that grows with zeros, and padding with them."""
         target = self._by_row(state, name)
@@ -124,16 +153,3 @@ class LoopRowStore(RowStore):
             target[rows, positions] = slices[: len(positions)]
         else:
             target[rows, positions] = slices[rows]
-
-    def _by_row(self, state: SubBatch, name: str, like: str | None = None) -> NDArray[Any]:
-        """A tensor with the executed rows on the first axis, as a view of where it lies."""
-        boundary = self._partition.boundaries[name]
-        if like is not None and boundary.kind is Kind.OPAQUE:
-            boundary = self._partition.boundaries[like]
-        if not self.has_buffer(name):
-            value = state.values[name]
-            return by_first(boundary, value if isinstance(value, np.ndarray) else to_python(value), state.rows)
-        found = state.frame.by_row.get(name)
-        if found is None:
-            found = state.frame.by_row[name] = by_first(boundary, self.view(state, name), state.rows)
-        return found

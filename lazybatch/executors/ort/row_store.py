@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lazybatch.executors.base import Row
+from lazybatch.executors.columns import Column, Columns
 from lazybatch.executors.cycle import Cycle
 from lazybatch.executors.ort.buffers import BufferPool
 from lazybatch.executors.ort.layout import Layout
 from lazybatch.executors.ort.piece import ONNX_TYPES, to_python
 from lazybatch.executors.ort.slots import assign_slots
 from lazybatch.executors.ort.sub_batch import Frame, SubBatch
-from lazybatch.executors.rows import batched, gathered, handed_out, size_at, take_rows, with_axis
+from lazybatch.executors.rows import batched, by_first, gathered, handed_out, size_at, take_rows, with_axis
 from lazybatch.partition.pieces import Boundary, Kind, Partition
 
 FRAMES_MAX = 1024
@@ -53,58 +53,68 @@ class RowStore:
         self._layouts_made = 0
         self._becomes = {output: name for name, output in carried.items() if name != output and {name, output} <= held}
         self._given = [name for name in partition.inputs if name in self.plan.moved[0]]
+        self._nowhere = Frame(len(partition.pieces))
         self._grown = frozenset() if cycle is None else frozenset(cycle.grown)
 
     def has_buffer(self, name: str) -> bool:
         """Whether this tensor lives in a buffer (and not as a value)."""
         return name in self.plan.slot_of
 
-    def begin(self, requests: Mapping[int, Row], rows: int) -> SubBatch:
+    def begin(self, requests: Sequence[int], columns: Columns, signature: Hashable, rows: int) -> SubBatch:
         """A new sub-batch with its inputs gathered; ``rows`` beyond the requests repeat the last one.
 
         Where rows go round, inputs written per iteration are not, and those that grow have any content: see `blank`.
         """
-        given = list(requests.values())
-        layout = self.layout(given[0])
-        state = SubBatch(list(requests), rows, layout, self.pool.take())
+        layout = self.layout(signature, {name: column.first for name, column in columns.items()})
+        state = SubBatch(list(requests), rows, layout, self._nowhere)
+        state.awaited = columns
+        self.settle(state)
+        return state
+
+    def settle(self, state: SubBatch) -> None:
+        """Give rows that wait for it buffers, and put there what they are given."""
+        columns, state.awaited = state.awaited, None
+        assert columns is not None, "these rows lie in buffers"
+        state.buffers = self.pool.take()
         try:
-            state.buffers.reserve(layout.slot_bytes)
+            state.buffers.reserve(state.layout.slot_bytes)
             self._reframe(state)
             for name in self._given:
                 if name not in self._grown:
-                    self._gather(state, name, [row.values[name] for row in given])
+                    self._gather(state, name, columns[name])
                 elif not self.has_buffer(name):
                     boundary = self._partition.boundaries[name]
-                    state.values[name] = batched(boundary, np.array(given[0].values[name])[np.newaxis], rows)
+                    state.values[name] = batched(boundary, np.array(columns[name].first)[np.newaxis], state.rows)
         except BaseException:
-            self.end(state)
+            self.pool.give(state.buffers)
+            state.awaited = columns
             raise
-        return state
 
     def end(self, state: SubBatch) -> None:
         """Take the buffers back; what is bound to them serves the next sub-batch."""
-        self.pool.give(state.buffers)
+        if state.awaited is None:
+            self.pool.give(state.buffers)
 
     def clear(self) -> None:
         """Free everything."""
         self._layouts.clear()
         self.pool.clear()
 
-    def layout(self, row: Row) -> Layout:
-        """What is known of this row's signature."""
-        layout = self._layouts.get(row.signature)
+    def layout(self, signature: Hashable, row: Mapping[str, Any]) -> Layout:
+        """What is known of a signature. row: all inputs of one of its rows."""
+        layout = self._layouts.get(signature)
         if layout is not None:
-            self._layouts.move_to_end(row.signature)
+            self._layouts.move_to_end(signature)
             return layout
         layout = Layout(
-            self._layouts_made, row.signature, self._partition.boundaries, self.plan, self.capacity, self._becomes
+            self._layouts_made, signature, self._partition.boundaries, self.plan, self.capacity, self._becomes
         )
         self._layouts_made += 1
         for name in self._partition.inputs:
             if self.has_buffer(name):
                 boundary = self._partition.boundaries[name]
-                layout.learn(name, with_axis(boundary, row.values[name]).shape, 1)
-        self._layouts[row.signature] = layout
+                layout.learn(name, with_axis(boundary, row[name]).shape, 1)
+        self._layouts[signature] = layout
         if len(self._layouts) > LAYOUTS_MAX:
             self._layouts.popitem(last=False)
         return layout
@@ -132,6 +142,8 @@ class RowStore:
         """A bound tensor of a sub-batch, with all executed rows."""
         view = state.frame.views.get(name)
         if view is None:
+            if state.awaited is not None:
+                self.settle(state)
             form = state.layout.forms[name]
             view = state.buffers.view(self._slots(state)[name], form.dtype, form.shape(state.rows))
             state.frame.views[name] = view
@@ -147,15 +159,17 @@ class RowStore:
         if state.buffers.reserve(sizes):
             self._reframe(state)
 
-    def _gather(self, state: SubBatch, name: str, given: Sequence[Any]) -> None:
+    def _gather(self, state: SubBatch, name: str, column: Column) -> None:
         """Store one input of all rows."""
         boundary = self._partition.boundaries[name]
         if boundary.kind is not Kind.ROWS or boundary.axis is None:
-            self._put(state, name, given[0])
-        elif self.has_buffer(name):
-            gathered(boundary, given, state.rows, out=self.view(state, name))
+            self._put(state, name, column.first)
+        elif not self.has_buffer(name):
+            state.values[name] = column.batch(boundary, state.rows)
+        elif column.rows is None or isinstance(column.rows, np.ndarray):
+            column.write(self._by_row(state, name))
         else:
-            state.values[name] = gathered(boundary, given, state.rows)
+            gathered(boundary, column.rows, state.rows, out=self.view(state, name))
 
     def _put(self, state: SubBatch, name: str, value: Any) -> None:
         """Store a tensor with all executed rows."""
@@ -185,6 +199,32 @@ class RowStore:
     def _array(self, state: SubBatch, name: str) -> Any:
         """A live tensor as an array (or list), wherever it lies."""
         return self.view(state, name) if name in self.plan.slot_of else to_python(state.values[name])
+
+    def peek(self, state: SubBatch, name: str, like: str | None = None) -> NDArray[Any]:
+        """A tensor with the requests' rows on the first axis. A view, to be read before anything else happens.
+
+        like: the tensor whose rows lie as this one's do, where nothing is proven of its own.
+        """
+        found = state.frame.by_row.get(name)
+        if found is None:
+            found = self._by_row(state, name, like)
+        count = len(state.requests)
+        return found if len(found) == count else found[:count]
+
+    def _by_row(self, state: SubBatch, name: str, like: str | None = None) -> NDArray[Any]:
+        """A tensor with the executed rows on the first axis, as a view of where it lies."""
+        boundary = self._partition.boundaries[name]
+        if like is not None and boundary.kind is Kind.OPAQUE:
+            boundary = self._partition.boundaries[like]
+        if state.awaited is not None:
+            self.settle(state)
+        if not self.has_buffer(name):
+            value = state.values[name]
+            return by_first(boundary, value if isinstance(value, np.ndarray) else to_python(value), state.rows)
+        found = state.frame.by_row.get(name)
+        if found is None:
+            found = state.frame.by_row[name] = by_first(boundary, self.view(state, name), state.rows)
+        return found
 
     # -- rows that move --------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from lazybatch.executors.columns import Columns
 from lazybatch.executors.ort.buffers import BufferSet
 from lazybatch.executors.ort.layout import Layout
 from lazybatch.executors.tally import Tally
@@ -41,16 +42,19 @@ class SubBatch:
     """Rows that move together. rows: executed rows, padding included; the requests' rows come first.
 
     turn: 1 in every second iteration, where carried tensors have changed places; else 0. tally: where rows go round.
+    awaited: what the rows are given, until they lie in buffers; before that, ``buffers`` and ``frame`` mean nothing.
     """
 
-    __slots__ = ("buffers", "cursor", "frame", "layout", "requests", "rows", "tally", "turn", "values")
+    __slots__ = ("awaited", "buffers", "cursor", "frame", "layout", "requests", "rows", "tally", "turn", "values")
 
-    def __init__(self, requests: list[int], rows: int, layout: Layout, buffers: BufferSet) -> None:
+    buffers: BufferSet
+
+    def __init__(self, requests: list[int], rows: int, layout: Layout, frame: Frame) -> None:
         self.requests = requests
         self.rows = rows
         self.layout = layout
-        self.buffers = buffers
-        self.frame: Frame
+        self.frame = frame
+        self.awaited: Columns | None = None
         self.values: dict[str, Any] = {}
         self.cursor = 0
         self.turn = 0

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from lazybatch.errors import ExecutionError, InvariantError
 from lazybatch.executors.base import MemoryPlan, Row
 from lazybatch.executors.chain import rows_capacity
+from lazybatch.executors.program.given import NO_BLOCKS, Blocks
+from lazybatch.executors.program.loop_stage import LoopStage
 from lazybatch.executors.program.plan import StagePlan
 from lazybatch.executors.program.rows import Traveller
-from lazybatch.executors.program.stage import ChainStage, LoopStage
+from lazybatch.executors.program.stage import ChainStage
 from lazybatch.executors.resident import resident_bytes
 from lazybatch.executors.tally import NEVER
 from lazybatch.program import Reference
@@ -58,6 +60,11 @@ class ProgramExecutor:
         for stage, following in pairwise(self._stages):
             if isinstance(stage, LoopStage):
                 stage.onward = following.check
+        self._stages[-1].kept = needed = frozenset(outputs.values())
+        for stage, following in reversed([*pairwise(self._stages)]):
+            stage.handed_on, single = following.plan.taken
+            stage.kept = needed | single
+            needed = stage.kept | stage.handed_on
         self._firsts: list[int] = []
         self._stage_of: list[int] = []
         for number, stage in enumerate(self._stages):
@@ -109,16 +116,23 @@ class ProgramExecutor:
         stage = self._stages[number]
         if number + 1 == len(self._stages) or not stage.ended(sub_batch):
             return
-        stage.finish(sub_batch, self._rows)
+        blocks = stage.finish(sub_batch, self._rows)
         travellers = {request: self._rows[request] for request in stage.requests(sub_batch)}
-        self._enter(number + 1, sub_batch, travellers, stage.rows(sub_batch))
+        self._enter(number + 1, sub_batch, travellers, stage.rows(sub_batch), blocks)
         stage.end(sub_batch)
         self._at[sub_batch] = number + 1
 
-    def _enter(self, number: int, sub_batch: int, travellers: Mapping[int, Traveller], padded_rows: int) -> None:
+    def _enter(
+        self,
+        number: int,
+        sub_batch: int,
+        travellers: Mapping[int, Traveller],
+        padded_rows: int,
+        blocks: Blocks = NO_BLOCKS,
+    ) -> None:
         """Rows come to a stage, all of them or none."""
         try:
-            self._stages[number].open(sub_batch, travellers, padded_rows)
+            self._stages[number].open(sub_batch, travellers, padded_rows, blocks)
         except BaseException:
             self._stages[number].end(sub_batch)
             raise
@@ -219,12 +233,12 @@ class ProgramExecutor:
         before = resident_bytes()
         self.limit([_TURNS] * self._loops)
         try:
-            traveller, _ = self._rehearse(row, 1)
+            self._rehearse(row, 1)
             for stage in self._stages:
-                stage.prepare(traveller)
+                stage.prepare()
                 stage.chain.watch(True)
             for _ in range(2):
-                _, results = self._rehearse(row, self._capacity)
+                results = self._rehearse(row, self._capacity)
         finally:
             self.limit([NEVER] * self._loops)
             for stage in self._stages:
@@ -246,11 +260,10 @@ class ProgramExecutor:
             self._scratch_bytes,
         )
 
-    def _rehearse(self, row: Row, rows: int) -> tuple[Traveller, dict[int, Any]]:
-        """Take copies of one row through all stages, a few iterations each: one of them at the end, and all results."""
+    def _rehearse(self, row: Row, rows: int) -> dict[int, Any]:
+        """Take copies of one row through all stages, a few iterations each."""
         sub_batch = _REHEARSAL
         self.open(sub_batch, {-request: row for request in range(1, rows + 1)}, rows)
-        traveller = self._rows[-1]
         try:
             for number, stage in enumerate(self._stages):
                 if self._at[sub_batch] != number:
@@ -262,7 +275,7 @@ class ProgramExecutor:
                         stage.step(sub_batch, self._rows)
                         if stage.ended(sub_batch):
                             break
-            return traveller, self.close(sub_batch)
+            return self.close(sub_batch)
         finally:
             self.discard(sub_batch)
 

@@ -80,6 +80,20 @@ class StagePlan:
         """Its model's."""
         return self.model.partition
 
+    @property
+    def taken(self) -> tuple[frozenset[Reference], frozenset[Reference]]:
+        """Tensors of rows that the model is given as they are, and those that something is made of row by row."""
+        whole: set[Reference] = set()
+        single: set[Reference] = set()
+        for one in self.given:
+            if one.reference is not None:
+                (single if one.length or one.pad else whole).add(one.reference)
+        if self.loop is not None:
+            single.update(self.loop.each.values())
+            if self.loop.ended_by is not None:
+                single.add(self.loop.ended_by)
+        return frozenset(whole), frozenset(single)
+
 
 class Known(NamedTuple):
     """What is known of a row's tensor beforehand. differs: in value among rows of one signature. ragged: in length."""

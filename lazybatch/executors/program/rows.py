@@ -1,6 +1,6 @@
 """A row of a program on its way: the tensors it has by name, and what it is given of them.
 
-Owns: `Traveller`, `ProgramResult`, and how a row's inputs of a stage are made of its tensors.
+Owns: `Traveller`, `ProgramResult`, what a row's tensors are padded to, and how often it goes round.
 Must not know: sub-batches, memory, any runtime.
 """
 
@@ -54,45 +54,19 @@ class Traveller:
         return ProgramResult(made, tuple(self.trips), self.truncated)
 
 
-def values_for(plan: StagePlan, row: Traveller) -> dict[str, NDArray[Any]]:
-    """All inputs of the stage's model for one row; those of loops that are not given now, as forms without memory.
-
-    Raises `ExecutionError` naming the stage and the tensor.
-    """
-    values = {one.name: _value(plan.name, one, row) for one in plan.given}
-    if plan.loop is not None:
-        values.update(plan.loop.forms)
-        for name, reference in plan.loop.each.items():
-            values[name] = _entries(plan.name, name, reference, row)[0]
-    return values
-
-
-def _value(stage: str, given: Given, row: Traveller) -> NDArray[Any]:
-    if given.reference is None:
-        assert given.form is not None, "it is what the row is given"
-        return given.form
-    tensor = row.tensors[given.reference]
-    if given.length:
-        assert given.form is not None, "it says which kind of number"
-        if not np.ndim(tensor):
-            raise ExecutionError(f"stage {stage!r}: input {given.name!r}: {str(given.reference)!r} has no length")
-        return np.full_like(given.form, len(tensor))
-    return padded(stage, given, tensor) if given.pad else tensor
-
-
 def check_padded(plan: StagePlan, row: Traveller) -> None:
     """Raises `ExecutionError` where a tensor of the row is longer than it can be padded to for this stage."""
     for given in plan.given:
         if given.pad and given.reference is not None:
-            _room_for(plan.name, given, row.tensors[given.reference])
+            room_for(plan.name, given, len(row.tensors[given.reference]))
 
 
-def _room_for(stage: str, given: Given, tensor: NDArray[Any]) -> int:
-    """What the tensor is padded to. Raises `ExecutionError` where it is longer than every size."""
-    size = padded_size(given, len(tensor))
+def room_for(stage: str, given: Given, length: int) -> int:
+    """What a tensor of this length is padded to. Raises `ExecutionError` where it is longer than every size."""
+    size = padded_size(given, length)
     if size is None:
         raise ExecutionError(
-            f"stage {stage!r}: input {given.name!r}: {str(given.reference)!r} has {len(tensor)} entries, more than the "
+            f"stage {stage!r}: input {given.name!r}: {str(given.reference)!r} has {length} entries, more than the "
             f"{given.pad[-1]} it can be padded to"
         )
     return size
@@ -100,7 +74,7 @@ def _room_for(stage: str, given: Given, tensor: NDArray[Any]) -> int:
 
 def padded(stage: str, given: Given, tensor: NDArray[Any]) -> NDArray[Any]:
     """The tensor with zeros behind its first axis. Raises `ExecutionError` where it is longer than every size."""
-    size = _room_for(stage, given, tensor)
+    size = room_for(stage, given, len(tensor))
     if size == len(tensor):
         return tensor
     whole = np.zeros((size, *tensor.shape[1:]), tensor.dtype)
@@ -128,7 +102,7 @@ def iterations(stage: str, loop: LoopPlan, row: Traveller, rounds: int = NEVER) 
                 f"stage {stage!r}: {str(loop.ended_by)!r} asks for {count} iterations, at least 1 is made"
             )
     for name, reference in loop.each.items():
-        have = len(_entries(stage, name, reference, row))
+        have = len(entries(stage, name, reference, row))
         if have < min(count, loop.most or count, rounds):
             raise ExecutionError(
                 f"stage {stage!r}: input {name!r} of each iteration: {str(reference)!r} has {have} entries, the row "
@@ -142,7 +116,8 @@ def number_of(tensor: NDArray[Any], *, by_value: bool) -> int:
     return int(tensor.reshape(-1)[0]) if by_value else len(tensor)
 
 
-def _entries(stage: str, name: str, reference: Reference, row: Traveller) -> NDArray[Any]:
+def entries(stage: str, name: str, reference: Reference, row: Traveller) -> NDArray[Any]:
+    """What a row is given per iteration. Raises `ExecutionError` where that is nothing."""
     tensor = row.tensors[reference]
     if not np.ndim(tensor) or not len(tensor):
         raise ExecutionError(f"stage {stage!r}: input {name!r} of each iteration: {str(reference)!r} has no entries")

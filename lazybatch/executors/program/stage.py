@@ -1,35 +1,23 @@
-"""One stage of a program at work: a chain that rows pass once, or a loop whose body they run again and again.
+"""One stage of a program at work: a chain that rows pass once.
 
-Owns: `ChainStage` and `LoopStage`: what happens to rows when they come to a stage, between its nodes, and when they
-leave it.
+Owns: `ChainStage`: what happens to rows when they come to a stage, between its nodes, and when they leave it.
 Must not know: other stages, the scheduler, which runtime runs the nodes.
-
-A loop's rows stand at its first node with nothing but their state: what an iteration is given (entries, its number) is
-written when it begins, so parked rows, merged rows and newcomers are all alike. When it ends, flags, collected outputs
-and slices are read as arrays over all rows, final values of those that are done are taken, and the state goes round.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lazybatch.errors import ExecutionError, InvariantError
-from lazybatch.executors.base import Row
+from lazybatch.errors import ExecutionError
 from lazybatch.executors.chain import ChainExecutor
-from lazybatch.executors.program.plan import LoopPlan, StagePlan
-from lazybatch.executors.program.rows import Traveller, check_padded, iterations, values_for
-from lazybatch.executors.rows import rows_of
-from lazybatch.executors.tally import NEVER, Tally
-from lazybatch.executors.tape import Tape
+from lazybatch.executors.program.given import NO_BLOCKS, Blocks, columns_for, signature_of
+from lazybatch.executors.program.plan import StagePlan
+from lazybatch.executors.program.rows import Traveller, check_padded
 from lazybatch.program import Reference
-
-TAPES_MAX = 64
-"""Signatures whose tapes are kept although no row has a place there."""
 
 
 class ChainStage:
@@ -39,6 +27,12 @@ class ChainStage:
         self.plan = plan
         self.chain = chain
         self.nodes = len(plan.partition.pieces)
+        self._offered = tuple((name, Reference(plan.name, name)) for name in plan.outputs)
+        self._signature: Hashable = None
+        self.handed_on: frozenset[Reference] = frozenset()
+        """Tensors that the next stage is given as they are."""
+        self.kept: frozenset[Reference] = frozenset()
+        """Tensors that rows need of their own."""
 
     def requests(self, sub_batch: int) -> list[int]:
         """Its rows, in their order."""
@@ -54,27 +48,17 @@ class ChainStage:
         """Raises `ExecutionError` where a row has come to tensors that this stage does not take."""
         check_padded(self.plan, row)
 
-    def open(self, sub_batch: int, rows: Mapping[int, Traveller], padded_rows: int) -> None:
-        """Rows come to this stage. Raises `ExecutionError` where their tensors do not fit it, or each other."""
-        given = {request: values_for(self.plan, row) for request, row in rows.items()}
-        signature = self._signature(given)
-        made = {request: Row(values, signature) for request, values in given.items()}
+    def open(self, sub_batch: int, rows: Mapping[int, Traveller], padded_rows: int, blocks: Blocks = NO_BLOCKS) -> None:
+        """Rows come to this stage; blocks: what they bring besides what they keep, in their order.
+
+        Raises `ExecutionError` where their tensors do not fit it, or each other.
+        """
+        columns = columns_for(self.plan, list(rows.values()), blocks)
+        self._signature = signature_of(self.plan.name, columns)
         try:
-            self.chain.open(sub_batch, made, padded_rows)
+            self.chain.enter(sub_batch, list(rows), columns, self._signature, padded_rows)
         except ValueError as error:
             raise ExecutionError(f"stage {self.plan.name!r}: its rows cannot be gathered: {error}") from error
-
-    def _signature(self, given: Mapping[int, Mapping[str, NDArray[Any]]]) -> Hashable:
-        """The shapes of all inputs, which all rows must agree in."""
-        first = next(iter(given.values()))
-        for values in given.values():
-            for name, value in values.items():
-                if value.shape != first[name].shape:
-                    raise ExecutionError(
-                        f"stage {self.plan.name!r}: input {name!r} has the shapes {list(first[name].shape)} and "
-                        f"{list(value.shape)} for rows of one signature"
-                    )
-        return tuple(value.shape for value in first.values())
 
     def run(self, sub_batch: int, node: int) -> None:
         """Run one node on all rows."""
@@ -85,11 +69,23 @@ class ChainStage:
         state = self.chain.state(sub_batch)
         return bool(state.cursor == self.nodes)
 
-    def finish(self, sub_batch: int, rows: Mapping[int, Traveller]) -> None:
-        """All rows stand behind this stage: each takes what is needed of it later."""
-        for request, outputs in self.chain.take(sub_batch, self.plan.outputs).items():
-            for name, value in outputs.items():
-                rows[request].tensors[Reference(self.plan.name, name)] = value
+    def finish(self, sub_batch: int, rows: Mapping[int, Traveller]) -> Blocks:
+        """All rows stand behind this stage: each takes what it needs of it later. What only the next stage reads, and
+        as it is, is returned instead."""
+        blocks: dict[Reference, NDArray[Any]] = {}
+        with self.chain.ordered():
+            for name, reference in self._offered:
+                block = self.chain.block(sub_batch, name)
+                if block is None:
+                    for request, outputs in self.chain.take(sub_batch, (name,)).items():
+                        rows[request].tensors[reference] = outputs[name]
+                    continue
+                if reference in self.handed_on:
+                    blocks[reference] = np.array(block, order="C")
+                if reference in self.kept:
+                    for request, value in zip(self.requests(sub_batch), block, strict=True):
+                        rows[request].tensors[reference] = np.array(value, block.dtype, order="C")
+        return blocks
 
     def merge(self, target: int, source: int) -> None:
         """Join two sub-batches at the same node."""
@@ -99,239 +95,10 @@ class ChainStage:
         """Remove these rows; at least one remains."""
         self.chain.evict(sub_batch, requests)
 
-    def prepare(self, row: Traveller) -> None:
-        """Have memory for the maximum batch of rows like this one, which ran before, really there."""
-        values = values_for(self.plan, row)
-        self.chain.prepare(Row(values, self._signature({0: values})))
+    def prepare(self) -> None:
+        """Have memory for the maximum batch of rows like those that came last, which ran, really there."""
+        self.chain.prepare(self._signature)
 
     def end(self, sub_batch: int) -> None:
         """Its rows are gone; a sub-batch that never came is no matter."""
         self.chain.discard(sub_batch)
-
-
-class LoopStage(ChainStage):
-    """Rows go round, each as often as it must."""
-
-    def __init__(self, plan: StagePlan, chain: ChainExecutor[Any]) -> None:
-        super().__init__(plan, chain)
-        assert plan.loop is not None, "it is a loop"
-        self._loop: LoopPlan = plan.loop
-        self._cycle = plan.loop.cycle
-        self._tapes: OrderedDict[Hashable, Tape] = OrderedDict()
-        self._most = NEVER if plan.loop.most is None else plan.loop.most
-        self.rounds = NEVER
-        """After so many iterations a row is done, whatever it says; for measuring."""
-        self.onward: Callable[[Traveller], None] | None = None
-        """Asked of every row that made its last iteration, while the node may fail: raises where it cannot go on."""
-        self._emitted: tuple[int, NDArray[np.int64] | None] | None = None
-        self._collected = tuple(Reference(plan.name, name) for name in plan.loop.collected)
-        self._number = plan.loop.forms.get(plan.loop.iteration or "")
-
-    @property
-    def tape_bytes(self) -> int:
-        """Bytes of what rows collect and are given per iteration."""
-        return sum(tape.nbytes for tape in self._tapes.values())
-
-    def check(self, row: Traveller) -> None:
-        """See `ChainStage.check`."""
-        super().check(row)
-        iterations(self.plan.name, self._loop, row, self.rounds)
-
-    def open(self, sub_batch: int, rows: Mapping[int, Traveller], padded_rows: int) -> None:
-        """See `ChainStage.open`."""
-        counts = [iterations(self.plan.name, self._loop, row, self.rounds) for row in rows.values()]
-        super().open(sub_batch, rows, padded_rows)
-        state = self.chain.state(sub_batch)
-        state.tally = tally = Tally(np.array(counts, np.int64), self._tape(state.signature), self._most)
-        for name, reference in self._loop.each.items():
-            for place, row in zip(tally.places.tolist(), rows.values(), strict=True):
-                tally.tape.record(name, place, row.tensors[reference])
-
-    def _tape(self, signature: Hashable) -> Tape:
-        """Where rows of this signature keep their steps. Those of a body that is not joinable may each have shapes of
-        their own: they share none."""
-        tape = self._tapes.get(signature) if self.plan.partition.joinable else None
-        if tape is None:
-            if len(self._tapes) >= TAPES_MAX:
-                for old in [key for key, one in self._tapes.items() if not one.rows][
-                    : len(self._tapes) - TAPES_MAX + 1
-                ]:
-                    del self._tapes[old]
-            tape = self._tapes[signature] = Tape()
-        return tape
-
-    def run(self, sub_batch: int, node: int) -> None:
-        """Run one node on all rows; before the first, write what this iteration is given."""
-        if node == 0:
-            with self.chain.ordered():
-                self._begin(self.chain.state(sub_batch))
-        self.chain.run(sub_batch, node)
-
-    def _begin(self, state: Any) -> None:
-        tally, store, loop = state.tally, self.chain.store, self._loop
-        if tally.any_fresh:
-            for name in self._cycle.grown:
-                store.blank(state, name, tally.fresh)
-            tally.began()
-        if loop.each:
-            spots = tally.find_spots()
-            for name in loop.each:
-                store.feed(state, name, tally.tape.read(name, spots))
-        if loop.iteration is not None and self._number is not None:
-            numbers, form = tally.position, self._number
-            if loop.same_iteration:
-                numbers = numbers.max(keepdims=True)
-            if form.dtype != numbers.dtype:
-                numbers = numbers.astype(form.dtype)
-            store.feed(state, loop.iteration, numbers.reshape(-1, *form.shape) if form.shape else numbers)
-
-    def step(self, sub_batch: int, rows: Mapping[int, Traveller]) -> list[int]:
-        """The body's last node ran: the iteration ends. The requests that this one was the last of, but for those that
-        only the loop's maximum ended.
-
-        Raises `ExecutionError` for outputs that are not what the loop needs.
-        """
-        state = self.chain.state(sub_batch)
-        with self.chain.ordered():
-            tally, store = state.tally, self.chain.store
-            going = np.flatnonzero(~tally.over) if tally.any_over else None
-            self._collect(sub_batch, state, going)
-            for name, growth in self._cycle.grown.items():
-                positions = tally.position if going is None else tally.position[going]
-                store.extend(state, name, growth, going, positions)
-            over = tally.position >= tally.last
-            flags = None if self._loop.done is None else self._flags(state)
-            if flags is not None:
-                over |= flags
-            if going is not None:
-                over &= ~tally.over
-            if not np.count_nonzero(over):
-                self.chain.again(state)
-                tally.end()
-                return []
-            leaving = np.flatnonzero(over).tolist()
-            done = tally.position + 1 >= tally.trips
-            done = done if flags is None else done | flags
-            self._take_finals(state, leaving, done, rows)
-            self.chain.again(state)
-        tally.end(over)
-        return [state.requests[row] for row in leaving if done[row]]
-
-    def _flags(self, state: Any) -> NDArray[np.bool_]:
-        name = self._loop.done
-        assert name is not None, "asked where there is one"
-        flags = self.chain.store.peek(state, name)
-        if flags.size != len(state.requests):
-            raise ExecutionError(
-                f"stage {self.plan.name!r}: done {name!r} has the shape {list(flags.shape[1:])} per row; it must be "
-                "one flag"
-            )
-        flags = flags.reshape(-1)
-        return flags if flags.dtype == np.bool_ else flags != 0
-
-    def _collect(self, sub_batch: int, state: Any, going: NDArray[np.int64] | None) -> None:
-        tally = state.tally
-        if not self._loop.collect:
-            return
-        spots = tally.find_spots()
-        if going is not None:
-            spots = spots[going]
-        for name in self._loop.collect:
-            values = self.chain.store.peek(state, name)
-            try:
-                tally.tape.write(name, spots, values if going is None else values[going])
-            except ValueError as error:
-                raise ExecutionError(f"stage {self.plan.name!r}: output {name!r} is collected: {error}") from error
-        self._emitted = (sub_batch, going)
-
-    def emitted(self, sub_batch: int) -> dict[int, dict[str, Any]]:
-        """What each row collected in the iteration that just ended; see `LoopExecutor.emitted`."""
-        if self._emitted is None or self._emitted[0] != sub_batch:
-            return {}
-        state, going = self.chain.state(sub_batch), self._emitted[1]
-        tally, requests = state.tally, state.requests
-        places, positions = tally.places, tally.position - ~tally.over  # who goes on stands one further by now
-        if going is not None:
-            requests = [requests[row] for row in going.tolist()]
-            places, positions = places[going], positions[going]
-        spots = tally.tape.spots(places, positions)
-        steps = {name: tally.tape.read(name, spots) for name in self._loop.collect}
-        return {
-            request: {name: np.array(values[row], values.dtype) for name, values in steps.items()}
-            for row, request in enumerate(requests)
-        }
-
-    def _take_finals(
-        self, state: Any, leaving: Sequence[int], done: NDArray[np.bool_], rows: Mapping[int, Traveller]
-    ) -> None:
-        """These rows made their last iteration: they take what is needed of it, before their state goes round."""
-        loop, tally, store = self._loop, state.tally, self.chain.store
-        stage = self.plan.name
-        finals = {name: store.peek(state, self._cycle.carried.get(name, name), name) for name in loop.states}
-        made = tally.position[leaving] + 1
-        kept = tally.tape.sequences(loop.collected, tally.places[leaving], made) if loop.collected else []
-        for number, (row, trips) in enumerate(zip(leaving, made.tolist(), strict=True)):
-            traveller = rows[state.requests[row]]
-            traveller.trips[loop.number] = trips
-            for reference, sequences in zip(self._collected, kept, strict=True):
-                traveller.tensors[reference] = sequences[number]
-            for name, values in finals.items():
-                value = values[row]
-                if name in self._cycle.grown:
-                    axis = self._cycle.grown[name].axis
-                    value = value[(slice(None),) * axis + (slice(trips),)]
-                traveller.tensors[Reference(stage, name)] = np.array(value, values.dtype, order="C")
-            if not done[row]:
-                traveller.truncated = True
-                if loop.at_max == "error" and traveller.error is None:
-                    traveller.error = ExecutionError(
-                        f"stage {stage!r}: the row is not done after {trips} iterations, the most it may make"
-                    )
-            if self.onward is not None:
-                self._go_on(traveller, self.onward)
-
-    def _go_on(self, traveller: Traveller, onward: Callable[[Traveller], None]) -> None:
-        """Rows that leave are moved when the scheduler knows of it, and then all that move together would be lost."""
-        try:
-            onward(traveller)
-        except ExecutionError as error:
-            raise traveller.error or error from None
-
-    def ended(self, sub_batch: int) -> bool:
-        """Whether all rows made their last iteration."""
-        state = self.chain.state(sub_batch)
-        return bool(state.cursor == 0 and state.tally.all_over)
-
-    def over(self, sub_batch: int, requests: Collection[int]) -> bool:
-        """Whether all these rows made their last iteration."""
-        state = self.chain.state(sub_batch)
-        rows = rows_of(requests, state.requests)
-        return rows is not None and state.cursor == 0 and bool(state.tally.over[rows].all())
-
-    def finish(self, sub_batch: int, rows: Mapping[int, Traveller]) -> None:
-        """Rows took what is needed when they made their last iteration."""
-
-    def merge(self, target: int, source: int) -> None:
-        """See `ChainStage.merge`. Where the body cannot mix iterations, they must be equal."""
-        if self._loop.same_iteration:
-            tallies = [self.chain.state(sub_batch).tally for sub_batch in (target, source)]
-            if len({int(tally.position[~tally.over].max()) for tally in tallies if not tally.all_over}) > 1:
-                raise InvariantError(
-                    f"sub-batches {target} and {source} stand at different iterations of stage {self.plan.name!r}"
-                )
-        super().merge(target, source)
-
-    def evict(self, sub_batch: int, requests: Collection[int]) -> None:
-        """See `ChainStage.evict`."""
-        state = self.chain.state(sub_batch)
-        tally, rows = state.tally, rows_of(requests, state.requests)
-        places = tally.places[rows]
-        super().evict(sub_batch, requests)
-        tally.tape.end(places)
-
-    def end(self, sub_batch: int) -> None:
-        """See `ChainStage.end`."""
-        state = self.chain.find(sub_batch)
-        super().end(sub_batch)
-        if state is not None and state.tally is not None:
-            state.tally.tape.end(state.tally.places)

@@ -6,7 +6,7 @@ Must not know: the scheduler, threads, time, how the model was cut, where rows l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lazybatch.executors.base import MemoryPlan, Row
 from lazybatch.executors.chain import ChainExecutor, rows_capacity
+from lazybatch.executors.columns import Columns
 from lazybatch.executors.cycle import Cycle
 from lazybatch.executors.resident import resident_bytes
 from lazybatch.executors.torch.frames import Frames
@@ -104,10 +105,12 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
         sets = SETS_PLANNED if self._store.capacity > 1 else 1
         return MemoryPlan(self._weights_bytes, sets * self._buffers_bytes, self._scratch_bytes)
 
-    def open(self, sub_batch: int, rows: Mapping[int, Row], padded_rows: int) -> None:
-        """See `ChainExecutor.open`."""
+    def enter(
+        self, sub_batch: int, requests: Sequence[int], columns: Columns, signature: Hashable, padded_rows: int
+    ) -> None:
+        """See `ChainExecutor.enter`."""
         with self._device.ordered():
-            super().open(sub_batch, rows, padded_rows)
+            super().enter(sub_batch, requests, columns, signature, padded_rows)
 
     def merge(self, target: int, source: int) -> None:
         """See `ChainExecutor.merge`."""

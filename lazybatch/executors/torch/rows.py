@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lazybatch.errors import ExecutionError
-from lazybatch.executors.base import Row
+from lazybatch.executors.columns import Columns
 from lazybatch.executors.cycle import Cycle, Growth, lives
-from lazybatch.executors.rows import batched, by_first, gathered, handed_out, size_at, with_axis
+from lazybatch.executors.rows import batched, by_first, handed_out, size_at, with_axis
 from lazybatch.executors.tally import Tally
 from lazybatch.partition.pieces import Boundary, Kind, Partition
 from lazybatch.partition.torch.source import to_array
@@ -66,23 +66,22 @@ class TorchStore:
         self._places = places
         self._cycle = Cycle() if cycle is None else cycle
 
-    def begin(self, requests: Mapping[int, Row], rows: int) -> TorchBatch:
+    def begin(self, requests: Sequence[int], columns: Columns, signature: Hashable, rows: int) -> TorchBatch:
         """A new sub-batch with its inputs gathered; ``rows`` beyond the requests repeat the last one."""
-        given = list(requests.values())
-        state = TorchBatch(list(requests), rows, given[0].signature)
+        state = TorchBatch(list(requests), rows, signature)
         for name in self._partition.inputs:
             if name not in self._moved[0]:
                 continue
-            boundary, place = self._partition.boundaries[name], self._places[name]
+            boundary, place, column = self._partition.boundaries[name], self._places[name], columns[name]
             if name in self._cycle.carried and self._partition.joinable:
-                state.shapes[name] = np.shape(with_axis(boundary, given[0].values[name]))
+                state.shapes[name] = np.shape(with_axis(boundary, column.first))
             if name in self._cycle.grown:
-                self._make_room(state, name, given[0].values[name])
+                self._make_room(state, name, column.first)
                 continue
             if boundary.kind is Kind.ROWS and boundary.axis is not None:
-                array = gathered(boundary, [row.values[name] for row in given], rows)
+                array = column.batch(boundary, rows)
             else:
-                array = given[0].values[name]
+                array = column.first
             state.values[name] = torch.from_numpy(array).to(device=place.device, dtype=place.dtype)
         return state
 

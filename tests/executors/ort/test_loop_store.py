@@ -15,7 +15,7 @@ from lazybatch.executors.ort.sub_batch import SubBatch
 from lazybatch.executors.tally import Tally
 from lazybatch.executors.tape import Tape
 from lazybatch.partition.pieces import Boundary, Partition, Piece
-from tests.executors.partitions import rows, shared
+from tests.executors.partitions import begin, rows, shared
 
 
 def store_of(
@@ -29,8 +29,10 @@ def store_of(
 
 
 def begun(store: LoopRowStore, count: int, executed: int, **values: np.ndarray) -> SubBatch:
-    """So many equal rows."""
-    return store.begin({request: Row(values, signature="s") for request in range(count)}, executed)
+    """So many equal rows, in buffers of their own."""
+    state = begin(store, {request: Row(values, signature="s") for request in range(count)}, executed)
+    store.settle(state)
+    return state
 
 
 def make(store: LoopRowStore, state: SubBatch, **outputs: np.ndarray) -> None:
@@ -136,3 +138,48 @@ def test_newcomers_bring_no_cache() -> None:
     assert store.peek(one, "h").tolist() == [[1], [2]]
     assert store.peek(one, "keys")[0].tolist() == [[1]] * 5
     assert store.peek(one, "keys")[1].tolist() != [[2]] * 5
+
+
+def test_newcomers_take_no_buffers_before_they_must() -> None:
+    """Rows that join others before they run are written behind these at once; whatever else is asked, they settle."""
+    store = store_of([rows("h", 2), rows("p", dtype="int64")], [rows("h_next", 2)], Cycle({"h": "h_next"}))
+
+    def come(*requests: int) -> SubBatch:
+        given = {k: Row({"h": np.full(2, k, np.float32), "p": np.array(k)}, signature="s") for k in requests}
+        state = begin(store, given, len(given))
+        state.tally = Tally(np.ones(len(given), np.int64), Tape())
+        return state
+
+    def seen(state: SubBatch) -> dict[int, list[float]]:
+        pairs = zip(state.requests, store.peek(state, "h"), store.peek(state, "p"), strict=True)
+        return {request: [*h.tolist(), int(p)] for request, h, p in pairs}
+
+    for settled in (True, False):
+        large = come(1, 2)
+        if settled:
+            store.settle(large)
+        small = come(7)
+        store.append(large, small, 3)
+        assert small.awaited is not None
+        store.end(small)
+        assert len(store.pool) == 1
+        large.requests.append(7)
+        assert seen(large) == {1: [1, 1, 1], 2: [2, 2, 2], 7: [7, 7, 7]}
+        store.end(large)
+    late = come(3, 4)
+    store.keep(late, [1])
+    late.requests = [4]
+    assert seen(late) == {4: [4, 4, 4]}
+    store.end(late)
+    store.end(come(5))
+    assert len(store.pool) == 1
+
+
+def test_newcomers_whose_rows_lie_apart_settle_before_they_join() -> None:
+    """Rows on another axis cannot be written behind others: both sides are put together anew."""
+    store = store_of([rows("h", 2, axis=1)], [rows("h_next", 2, axis=1)], Cycle({"h": "h_next"}))
+    one, other = (begin(store, {k: Row({"h": np.full(2, k, np.float32)}, signature="s")}, 1) for k in (1, 2))
+    store.append(one, other, 2)
+    assert other.awaited is None
+    one.requests.append(2)
+    assert store.peek(one, "h").tolist() == [[1, 1], [2, 2]]

@@ -11,7 +11,7 @@ from lazybatch.errors import InvariantError
 from lazybatch.executors.base import Row
 from lazybatch.executors.ort.row_store import FRAMES_MAX, RowStore
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
-from tests.executors.partitions import rows, shared, size
+from tests.executors.partitions import begin, rows, shared, size
 
 
 def store_of(*boundaries: Boundary, capacity: int = 4, with_buffers: bool = True) -> RowStore:
@@ -44,8 +44,8 @@ def test_rows_keep_their_owner(boundary: Boundary, with_buffers: bool) -> None:
         return np.full(shape, seed, np.float32) + np.arange(np.prod(shape), dtype=np.float32).reshape(shape) / 8
 
     store = store_of(boundary, with_buffers=with_buffers)
-    small = store.begin({10: row(x=value(10))}, 3)
-    large = store.begin({20: row(x=value(20)), 21: row(x=value(21)), 22: row(x=value(22))}, 4)
+    small = begin(store, {10: row(x=value(10))}, 3)
+    large = begin(store, {20: row(x=value(20)), 21: row(x=value(21)), 22: row(x=value(22))}, 4)
     store.append(large, small, 4)
     large.requests.extend(small.requests)
     for request, got in zip(large.requests, store.scatter(large, "x"), strict=True):
@@ -62,7 +62,7 @@ def test_computed_sizes_follow_the_number_of_rows(with_buffers: bool) -> None:
     """A size made at the padded number of rows is right at any other, and at one row for the caller."""
     store = store_of(rows("x", 2), size("n", True, False), with_buffers=with_buffers)
     given = {request: row(x=np.zeros(2, np.float32), n=np.array([4, 7])) for request in range(3)}
-    state = store.begin(given, 4)
+    state = begin(store, given, 4)
     if with_buffers:
         store.view(state, "n")[...] = [8, 7]  # twice the rows, and a constant
     else:
@@ -70,7 +70,7 @@ def test_computed_sizes_follow_the_number_of_rows(with_buffers: bool) -> None:
     assert [got.tolist() for got in store.scatter(state, "n")] == [[2, 7]] * 3
     store.keep(state, [0, 1, 2])
     assert [got.tolist() for got in store.scatter(state, "n")] == [[2, 7]] * 3
-    other = store.begin({9: given[0]}, 1)
+    other = begin(store, {9: given[0]}, 1)
     store.append(state, other, 4)
     value = store.view(state, "n") if with_buffers else state.values["n"]
     assert value.tolist() == [8, 7]
@@ -79,7 +79,7 @@ def test_computed_sizes_follow_the_number_of_rows(with_buffers: bool) -> None:
 def test_a_size_without_its_rule_is_a_bug() -> None:
     """A count that nobody can recompute is never carried to another number of rows."""
     store = store_of(rows("x", 2), Boundary("n", "int64", Kind.SIZE, None, (1,)))
-    state = store.begin({k: row(x=np.zeros(2, np.float32), n=np.array([2])) for k in range(2)}, 2)
+    state = begin(store, {k: row(x=np.zeros(2, np.float32), n=np.array([2])) for k in range(2)}, 2)
     with pytest.raises(InvariantError, match="'n'"):
         store.keep(state, [0])
 
@@ -87,7 +87,7 @@ def test_a_size_without_its_rule_is_a_bug() -> None:
 def test_shared_tensors_are_kept_once_and_given_to_each() -> None:
     """All rows share one copy inside; every caller gets an array of its own."""
     store = store_of(rows("x", 2), shared("t", 3))
-    state = store.begin({k: row(x=np.zeros(2, np.float32), t=np.arange(3, dtype=np.float32)) for k in range(2)}, 2)
+    state = begin(store, {k: row(x=np.zeros(2, np.float32), t=np.arange(3, dtype=np.float32)) for k in range(2)}, 2)
     assert store.view(state, "t").shape == (3,)
     one, other = store.scatter(state, "t")
     one[:] = 9
@@ -99,8 +99,8 @@ def test_a_row_that_cannot_be_gathered_gives_its_buffers_back() -> None:
     store = store_of(rows("x", 2))
     good = row(x=np.zeros(2, np.float32))
     with pytest.raises(ValueError, match="dimension"):
-        store.begin({1: good, 2: row(x=np.zeros(3, np.float32))}, 2)
-    store.begin({1: good}, 1)
+        begin(store, {1: good, 2: row(x=np.zeros(3, np.float32))}, 2)
+    begin(store, {1: good}, 1)
     assert len(store.pool) == 1
 
 
@@ -109,6 +109,6 @@ def test_prepared_bindings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_of(rows("x", None))
     for width in range(FRAMES_MAX + 10):
         made = Row({"x": np.zeros(width, np.float32)}, signature=width)
-        store.end(store.begin({1: made}, 1))
-    state = store.begin({1: Row({"x": np.zeros(1, np.float32)}, signature=1)}, 1)
+        store.end(begin(store, {1: made}, 1))
+    state = begin(store, {1: Row({"x": np.zeros(1, np.float32)}, signature=1)}, 1)
     assert len(state.buffers.attached[1]) <= FRAMES_MAX

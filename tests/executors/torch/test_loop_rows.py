@@ -13,6 +13,7 @@ from lazybatch.executors.base import Row
 from lazybatch.executors.cycle import Cycle, Growth
 from lazybatch.executors.torch.rows import TorchBatch, TorchStore
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
+from tests.executors.partitions import begin
 
 CYCLE = Cycle({"h": "n"}, frozenset({"x"}), {"keys": Growth("key", 0)}, frozenset({"key"}))
 SHAPES = {"h": (3,), "x": (2,), "keys": (5, 3)}
@@ -29,7 +30,7 @@ def store_of(axis: int = 0, cycle: Cycle = CYCLE) -> TorchStore:
 def begun(store: TorchStore, *requests: int, executed: int = 0) -> TorchBatch:
     """Rows full of their number, with blank caches."""
     rows = {k: Row({name: np.full(shape, k, np.float32) for name, shape in SHAPES.items()}) for k in requests}
-    state = store.begin(rows, executed or len(rows))
+    state = begin(store, rows, executed or len(rows))
     store.blank(state, "keys", np.ones(len(rows), np.bool_))
     return state
 
@@ -43,7 +44,7 @@ def test_a_state_is_the_tensor_that_was_made() -> None:
     """Nothing is copied, whatever axis the rows lie on; what is read later is what the node made."""
     store = store_of(axis=1)
     rows = {k: Row({name: np.full(shape, k, np.float32) for name, shape in SHAPES.items()}) for k in (1, 2)}
-    state = store.begin(rows, 2)
+    state = begin(store, rows, 2)
     made = torch.arange(6.0).reshape(3, 2)
     step(store, state, made, 1)
     store.again(state)
