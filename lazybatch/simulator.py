@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from lazybatch.core.lane import LaneSpec
+from lazybatch.core.lane import Lane, LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies.base import Policy
 from lazybatch.core.request import UNBOUNDED_NS, Request
@@ -83,7 +83,8 @@ def simulate(
     durations: Mapping[str, LatencyTable] | None = None,
     trips: Mapping[int, Sequence[int]] | None = None,
 ) -> SimulationResult:
-    """Run a trace to its end. Simulated: durations are the medians of the lanes' latency tables.
+    """Run a trace to its end. Simulated: durations are the medians of the lanes' latency tables, with what these say of
+    the engine's own time.
 
     requests: in order of arrival, ids unique; of one or several models.
     durations: by model, what nodes really take, where that is not what the policy is told (a lane's own table).
@@ -119,9 +120,8 @@ class _Run:
         self.scheduler = Scheduler(lanes, policy)
         self.times_ns = {lane.model: lane.times_ns for lane in self.scheduler.lanes}
         for model, table in durations.items():
-            # Making the spec checks that the nodes are the same.
-            spec = replace(self.scheduler.lane_of(model).spec, latency=table)
-            self.times_ns[model] = table.dense_ns(spec.max_batch_size)
+            # A lane of its own checks that the nodes are the same, and has the engine's time in its times.
+            self.times_ns[model] = Lane(replace(self.scheduler.lane_of(model).spec, latency=table)).times_ns
         self.requests = requests
         graphs = [spec.graph for spec in lanes]
         self.counter = TripCounter(graphs, requests, trips) if any(graph.loops for graph in graphs) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,9 @@ class TestProfile:
         table = lb.LatencyTable.load(path)
         assert table.batch_sizes == (1, 2, 4)
         assert [point["rows"] for point in got["curve"]] == [1, 2, 4]
+        assert table.engine is not None
+        assert got["engine"] == asdict(table.engine)
+        assert got["engine"]["open_ns"] > 0
         assert got["verdict"].startswith("mlp: batching ")
         assert table.provenance["command"] == (
             "lazybatch profile mlp.onnx -o table.json --batch-sizes 1,2,4 --budget-s 5 --repeats 5"
@@ -181,6 +185,7 @@ class TestProfile:
         out = capsys.readouterr().out
         assert out.startswith("mlp: batching ")
         assert "made-up rows, x: float32[8]" in out
+        assert "per row besides where a batch begins" in out
 
     def test_own_rows_and_granularity(self, capsys: pytest.CaptureFixture[str], mlp: Path, tmp_path: Path) -> None:
         """Rows from a file are used, and the options are part of the recorded command."""

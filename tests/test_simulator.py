@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
+from lazybatch.core.latency import EngineTime
 from lazybatch.core.policies import Choice, GraphBatching, LazyBatching, Policy, Serial, View, Wait, by_name
 from lazybatch.core.request import Request
 from lazybatch.core.task import Merge, Reason, Task
@@ -96,6 +98,16 @@ def test_padding_costs_the_time_of_the_executed_size() -> None:
     result = run(GraphBatching(), [0, 0], max_batch_size=4, allowed_sizes=(1, 4))
     assert result.latencies_ns == {0: 100, 1: 100}
     assert result.rows_run == 4
+
+
+def test_the_engines_own_time_passes_as_well() -> None:
+    """30 before the first node, 5 before the second, told or not; a table that leaves it out takes the nodes' time."""
+    measured = replace(TWO_NODES, engine=EngineTime(30, 0, 5, 0))
+    requests = requests_from([0, 5], "m")
+    assert simulate([lane_spec(measured)], Serial(), requests).latencies_ns == {0: 75, 1: 145}
+    plain, told = lane_spec(TWO_NODES), lane_spec(measured)
+    assert simulate([plain], Serial(), requests, durations={"m": measured}).latencies_ns == {0: 75, 1: 145}
+    assert simulate([told], Serial(), requests, durations={"m": TWO_NODES}).latencies_ns == {0: 40, 1: 75}
 
 
 def test_what_nodes_take_may_differ_from_what_the_policy_is_told() -> None:
