@@ -121,9 +121,7 @@ def _table(options: Options) -> LatencyTable:
             raise InvalidInput(f"{error}{hint}") from error
     assert options.model is not None, "one of the two is given"
     model = load_model(options.model)
-    if (
-        model.graph.loops and options.trips is None and options.lengths is None
-    ):  # said before time is spent on measuring
+    if model.graph.loops and options.trips is None and options.lengths is None:  # before time is spent on measuring
         raise InvalidInput(_SAY_TRIPS.format(model.name, model.graph.loops[0].name))
     return measured(model)
 

@@ -15,7 +15,7 @@ from lazybatch.core.batch_table import BatchTable
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import InfQ, PriorityLevel
 from lazybatch.core.latency import LatencyTable
-from lazybatch.core.lengths import LengthGuess
+from lazybatch.core.lengths import LENGTH_MAX, LengthGuess
 from lazybatch.core.loop_latency import LoopLatency
 from lazybatch.core.loop_table import LoopTable
 from lazybatch.core.request import UNBOUNDED_NS, Request
@@ -99,11 +99,13 @@ class LaneSpec:
     def trips(self, loop: int) -> Trips:
         """What is known of the trips of all rows in a loop, whatever their sizes.
 
-        Where no lengths were seen, the loop's maximum stands for all but the least, or 1 where there is none.
+        Where no lengths were seen, the loop's maximum (at most `LENGTH_MAX`) stands for all but the least, or 1 where
+        there is none.
         """
         guess, most = self.lengths[loop] if self.lengths else None, self.graph.loops[loop].trips_max
         if guess is None:
-            return Trips(1, most or 1, most or 1)
+            most = min(most or 1, LENGTH_MAX)
+            return Trips(1, most, most)
         covering = max(group.covering[0] for group in guess.groups)
         trips = (min(group.shortest for group in guess.groups), max(1, round(guess.mean_trips)), covering)
         return Trips(*trips) if most is None else Trips(*(min(count, most) for count in trips))

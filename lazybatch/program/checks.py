@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from lazybatch.errors import InvalidInput
-from lazybatch.program.parts import Append, Carry, Feed, Reference, Repeat
+from lazybatch.program.parts import COUNT_MAX, Append, Carry, Feed, Reference, Repeat
 
 if TYPE_CHECKING:
     from lazybatch.program.spec import Program, Stage
@@ -54,6 +54,8 @@ def _text(where: str, what: str, value: object) -> None:
 def _count(where: str, what: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidInput(f"{where}: {what} must be a whole number, at least {least}, got {value!r}")
+    if value > COUNT_MAX:
+        raise InvalidInput(f"{where}: {what} must be at most {COUNT_MAX}, got {value:.4g}")
 
 
 def _finite(number: float) -> bool:

@@ -15,6 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+COUNT_MAX = (1 << 31) - 1
+"""The most iterations of a row, and the largest size that may be named: executors count in 64 bits, with sums."""
+
 
 class Reference(NamedTuple):
     """A tensor of a row: of an earlier stage, or, where stage is None, an input of the program."""

@@ -10,8 +10,10 @@ import pytest
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import Lane, LaneSpec
 from lazybatch.core.latency import EngineTime, LatencyTable
+from lazybatch.core.lengths import LENGTH_MAX
 from lazybatch.errors import InvalidInput, TableMismatch
 from tests.core.kit import bare_spec, lane_spec, linear, row, sub_batch
+from tests.core.loop_kit import loop_spec
 
 
 def test_a_lane_predicts_with_its_table() -> None:
@@ -140,3 +142,9 @@ def test_a_table_of_other_nodes_is_refused() -> None:
     graph = NodeGraph.chain("m", ["a", "b"])
     with pytest.raises(TableMismatch, match=r"'m' has the nodes 2 \[a .. b\], .* 'm' has 3 \[node0 .. node2\]"):
         LaneSpec(graph, linear(nodes=3))
+
+
+def test_a_maximum_that_means_no_limit_is_not_planned_with() -> None:
+    """Where no lengths were seen, the loop's maximum stands for them only as far as lengths can be characterised."""
+    assert loop_spec(1, (0, 1), trips_max=(1 << 31) - 1).trips(0) == (1, LENGTH_MAX, LENGTH_MAX)
+    assert loop_spec(1, (0, 1), trips_max=7).trips(0) == (1, 7, 7)

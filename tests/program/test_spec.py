@@ -111,6 +111,10 @@ BAD_STAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "trips that are padded": (lambda: decoder(loop=loop(done=None, trips=Feed("n", pad=(4,)))), "trips must be the"),
     "trips of a number": (lambda: decoder(loop=loop(done=None, trips=7)), "trips must be given a Feed"),
     "a maximum of none": (lambda: decoder(loop=loop(trips_max=0)), "trips_max must be a whole number, at least 1"),
+    "a maximum beyond counting": (
+        lambda: decoder(loop=loop(trips_max=10**30)),
+        r"trips_max must be at most 2147483647, got 1e\+30",
+    ),
     "a maximum that is text": (lambda: decoder(loop=loop(trips_max="9")), "trips_max must be a whole number"),
     "an ending of its own": (lambda: decoder(loop=loop(at_max="stop")), "at_max must be 'truncate' or 'error'"),
     "an iteration without a name": (lambda: decoder(loop=loop(iteration="")), "iteration must be the name"),

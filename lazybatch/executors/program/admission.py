@@ -24,6 +24,7 @@ from lazybatch.executors.program.plan import Board, Dims, Given, StagePlan
 from lazybatch.executors.program.rows import number_of, padded_size
 from lazybatch.partition.pieces import Boundary, Kind
 from lazybatch.program import Reference
+from lazybatch.program.parts import COUNT_MAX
 
 
 class Use(NamedTuple):
@@ -172,8 +173,9 @@ class Admission:
         what = f"input {name!r} makes {count} iterations of stage {plan.name!r}"
         if count < 1:
             raise InvalidInput(f"{what}; every row makes at least one")
-        if loop.most is not None and count > loop.most and loop.done is None:
-            raise InvalidInput(f"{what}; it allows {loop.most}")
+        most = COUNT_MAX if loop.most is None else loop.most
+        if count > most and loop.done is None:
+            raise InvalidInput(f"{what}; it allows {most}")
 
 
 def _checked(entry: Entry, value: Any) -> NDArray[Any]:

@@ -115,6 +115,16 @@ def test_refused_counts(models: dict[str, Any], count: Any, says: str) -> None:
         single(models, "clock", loop, "h").admit({"n": count})
 
 
+def test_more_iterations_than_are_counted(models: dict[str, Any]) -> None:
+    """Where a loop has no limit, one that executors and schedulers can count to holds."""
+    loop = Repeat(carry={"h": "h_next"}, iteration="time", trips="n")
+    model = single(models, "clock", loop, "h")
+    assert model.admit({"n": (1 << 31) - 1}).trips == ((1 << 31) - 1,)
+    for count in (1 << 31, (1 << 63) - 1):
+        with pytest.raises(InvalidInput, match="iterations of stage 'step'; it allows 2147483647"):
+            model.admit({"n": count})
+
+
 def test_entries_must_last_for_all_iterations(models: dict[str, Any]) -> None:
     """Where another input says how many iterations there are, each needs an entry."""
     loop = Repeat(carry={"s": "s_next"}, each={"x": "audio"}, trips="n")
