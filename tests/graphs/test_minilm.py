@@ -36,9 +36,9 @@ def tokens() -> WordPiece:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(minilm: tuple[Path, dict[str, Any]]) -> Path:
     """The network as ONNX, of any batch and length."""
-    return ensure("minilm", tmp_path_factory.mktemp("zoo"), length=None)
+    return ensure("minilm", minilm[0], length=None)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,10 @@ from tests.executors.program.programs import Course, matches, plain
 
 ROWS_MAX = 8
 TOLERANCE = 2e-6
+UNSTEADY = 5e-5
+"""Of `translate`: its decoder's state feeds an attention without a scale and itself, so what kernels for several rows
+round otherwise than those for one grows from step to step, a few times tenfold in six steps. What a row would take from
+another one is a thousand times larger."""
 Rows = dict[int, dict[str, Any]]
 
 
@@ -186,7 +190,7 @@ def cache_rows(rng: np.random.Generator, count: int) -> Rows:
 CASES: dict[str, tuple[Callable[[np.random.Generator, int], Rows], float]] = {
     "speech": (speech_rows, TOLERANCE),
     "count": (count_rows, 0.0),
-    "translate": (translate_rows, TOLERANCE),
+    "translate": (translate_rows, UNSTEADY),
     "nodes": (node_rows, 0.0),
     "several": (several_rows, 0.0),
     "torch_steps": (speech_rows, TOLERANCE),
