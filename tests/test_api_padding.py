@@ -154,7 +154,9 @@ def test_every_length_is_measured(model: Any, tmp_path: Any) -> None:
         assert isinstance(policy, Riding)
         lanes = {lane.model: lane.spec for lane in batcher._engine.scheduler.lanes}
     assert lanes["masked/4"].latency is not None
-    assert lanes["masked/4"].latency.median_ns == made.shorter[4].median_ns
+    assert made.engine is not None
+    assert made.shorter[4].engine is not None
+    assert lanes["masked/4"].latency.median_ns == made.shorter[4].dispatched().median_ns
     assert [lanes[f"masked/{length}"].wider for length in TO] == [("masked/8", "masked/16"), ("masked/16",), ()]
 
 
