@@ -78,6 +78,13 @@ class Asked:
         return choice
 
 
+def run(scheduler: Scheduler, now: int) -> Task:
+    """The next task; it is an error if there is none."""
+    task = scheduler.schedule(now)
+    assert task is not None
+    return task
+
+
 class Ledger:
     """Follows rows through a scheduler by its answers alone, and checks what a driver relies on.
 

@@ -16,14 +16,7 @@ from lazybatch.core.slack import slack_single_ns
 from lazybatch.core.task import Cancellation, Completion, Failure, Merge, Reason, Task, Where
 from lazybatch.errors import InvalidInput, Overloaded
 from tests.core.conftest import Core
-from tests.core.kit import Asked, Ledger, bare_spec, is_alone, lane_spec, linear, row
-
-
-def run(scheduler: Scheduler, now: int) -> Task:
-    """The next task; it is an error if there is none."""
-    task = scheduler.schedule(now)
-    assert task is not None
-    return task
+from tests.core.kit import Asked, Ledger, bare_spec, is_alone, lane_spec, linear, row, run
 
 
 def stack(scheduler: Scheduler) -> list[tuple[list[int], str]]:
