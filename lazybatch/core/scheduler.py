@@ -30,6 +30,7 @@ from lazybatch.core.task import (
     Completion,
     Expired,
     Failure,
+    Merge,
     Reason,
     Split,
     Task,
@@ -264,18 +265,39 @@ class Scheduler:
         requests = entry.requests
         if requests:
             flight.remove(lane, entry)
-        merges = flight.merge(lane)
-        if self._isolate and task.rows > 1:
+            flight.leave(entry.ids())
+        return self._again(requests, task.rows > 1, evicted, flight.merge(lane))
+
+    def expel(self, task: Task, now: int) -> Failure:
+        """The rows that the task was to let in (`Task.joined`) could not be gathered, so its node did not run.
+
+        They go back to run one by one; whom they were to join goes on without them, from where it stood.
+        """
+        flight = self._flight
+        entry = flight.sub_batches[task.sub_batch]
+        lane = self._by_model[task.model]
+        entry.running = False
+        self._running -= 1
+        evicted = self._evict_doomed(lane, entry) if entry.doomed else ()
+        newcomers = [request for request in entry.requests if request.id in task.opened]
+        if newcomers:
+            flight.evict(lane, entry, {request.id for request in newcomers})
+        return self._again(newcomers, True, evicted, flight.merge(lane))
+
+    def _again(
+        self, requests: Sequence[Request], retry: bool, evicted: tuple[int, ...], merges: tuple[Merge, ...]
+    ) -> Failure:
+        """Requests whose task failed, and which are in flight no more, go back to run one by one, or have failed."""
+        ids = tuple([request.id for request in requests])
+        if self._isolate and retry:
             for request in requests:
                 home = self._by_model[request.model]  # another than the batch's, for a row that rode along
                 home.queue.requeue_alone(request)
-                flight.located[request.id] = (home, None)
+                self._flight.located[request.id] = (home, None)
             self._waiting += len(requests)
-            return Failure((), tuple(request.id for request in requests), evicted, merges)
-        failed = tuple(request.id for request in requests)
-        flight.leave(failed)
-        self.counts.failed += len(failed)
-        return Failure(failed, (), evicted, merges)
+            return Failure((), ids, evicted, merges)
+        self.counts.failed += len(requests)
+        return Failure(ids, (), evicted, merges)
 
     def _start(self, choice: Start, active: SubBatch | None, now: int) -> Task:
         lane = choice.lane

@@ -107,7 +107,7 @@ class Completion(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What a failed task led to: its sub-batch is gone.
+    """What a failed task led to: its sub-batch is gone, or, after `Scheduler.expel`, those it was to let in.
 
     failed: requests that failed alone, for good. retried: requests back in the queue, to be run again one by one.
     evicted: requests that were cancelled while the task ran.

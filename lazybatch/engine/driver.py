@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from lazybatch.core.scheduler import Scheduler
-from lazybatch.core.task import Completion, Merge, Task, Where
+from lazybatch.core.task import Completion, Failure, Merge, Task, Where
 from lazybatch.engine.clock import Clock
 from lazybatch.engine.delivery import Delivery
 from lazybatch.engine.entry import Entry, Event
@@ -208,6 +208,22 @@ class Driver:
         self._held.merge(failure.merges, now)
         for request_id in failure.evicted:
             self._rows.forget(request_id)
+        self._ended_by(failure, task, error, now)
+
+    def _refused(self, task: Task, error: BaseException, now: int) -> None:
+        """Newcomers could not be gathered; those they were to join know nothing of it."""
+        self._held.refuse(task)
+        failure = self.scheduler.expel(task, now)
+        inside = [request_id for request_id in failure.evicted if request_id not in task.opened]
+        if inside:
+            self._held.evict(task.sub_batch, inside, now)
+        for request_id in failure.evicted:
+            if request_id in task.opened:
+                self._rows.forget(request_id)
+        self._held.merge(failure.merges, now)
+        self._ended_by(failure, task, error, now)
+
+    def _ended_by(self, failure: Failure, task: Task, error: BaseException, now: int) -> None:
         for request_id in failure.retried:
             self._rows.retry(request_id, now)
         if failure.retried and self._aborting:
@@ -238,7 +254,7 @@ class Driver:
         self._ledger.dispatched(task, start_ns, end_ns, failed)
         self._watch.dispatched(start_ns, end_ns, task, failed)
         if ran.error is not None:
-            self._failed(task, ran.error, end_ns)
+            (self._refused if ran.refused else self._failed)(task, ran.error, end_ns)
         else:
             completion = self.scheduler.complete(task, end_ns, ran.done)
             if listen:

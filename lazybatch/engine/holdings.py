@@ -131,6 +131,13 @@ class Holdings:
         if task.joined is not None:  # it may have failed before these had joined
             discard(served, task.joined)
 
+    def refuse(self, task: Task) -> None:
+        """The task's newcomers could not be gathered: those they were to join are without them."""
+        assert task.joined is not None, "they were to join others"
+        served, members = self.members[task.sub_batch]
+        discard(served, task.joined)
+        _take(members, task.opened)
+
     def clear(self, but: Callable[[str], bool]) -> None:
         """Everything is over. but: models whose sub-batches their executor still needs."""
         for sub_batch, (served, _) in self.members.items():

@@ -23,12 +23,14 @@ class Stepped(NamedTuple):
     """What came of a node.
 
     done: requests that the last node of a body found to be done. emitted: see `LoopExecutor.emitted`.
-    error: what was raised instead, or None.
+    error: what was raised instead, or None. refused: it was raised by those who were to be let in; whom they were to
+    join is as it was.
     """
 
     done: Collection[int] = ()
     emitted: Emitted = _NOTHING
     error: BaseException | None = None
+    refused: bool = False
 
 
 def run_node(
@@ -39,15 +41,17 @@ def run_node(
     rows: newcomers, else None. listen: whether to ask what the rows emitted. entered: called right before the node
     runs, when the newcomers have been gathered.
     """
+    refused = task.joined is not None
     try:
         if rows is not None:
             if task.joined is None:
                 executor.open(task.sub_batch, rows, task.padded_rows)
             else:
                 executor.open(task.joined, rows, len(rows))
+                refused = False
                 executor.merge(task.sub_batch, task.joined)
         entered()
         done = executor.run(task.sub_batch, task.node) or ()
         return Stepped(done, executor.emitted(task.sub_batch) if listen else _NOTHING)
     except BaseException as error:
-        return Stepped(error=error)
+        return Stepped(error=error, refused=refused)

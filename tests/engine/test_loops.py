@@ -20,10 +20,10 @@ from tests.engine.loop_kit import Given, Rounds, RoundsExecutor, admitted, expec
 
 
 def serve(
-    model: Rounds, *given: Given, policy: Policy | None = None, **limits: Any
+    model: Rounds, *given: Given, policy: Policy | None = None, isolate_failures: bool = True, **limits: Any
 ) -> tuple[Engine, list[Any], RoundsExecutor]:
     """An engine without a thread, and rows handed in together."""
-    engine, _ = stepped(model.served(**limits), policy=policy or Continuous())
+    engine, _ = stepped(model.served(**limits), policy=policy or Continuous(), isolate_failures=isolate_failures)
     return engine, engine.submit(model.name, admitted(model, *given)), model.made[0]
 
 
@@ -211,20 +211,57 @@ def test_an_executor_that_cannot_follow_fails_the_rows_concerned(
     assert [future.result() for future in futures] == [expected(model, one) for one in given]
 
 
-@pytest.mark.parametrize("call", ["open", "merge"])
-def test_newcomers_that_cannot_be_let_in_end_with_those_they_should_have_joined(call: str) -> None:
+def test_newcomers_that_cannot_be_merged_end_with_those_they_should_have_joined() -> None:
     """A node that cannot begin has failed; everybody is run again by themselves, and nothing stays behind."""
     model = Rounds(1, (0, 1))
     first, second = Given(3, (4,)), Given(4, (2,))
     engine, futures, executor = serve(model, first)
     engine.step()
-    executor.broken = {call}
+    executor.broken = {"merge"}
     futures += engine.submit(model.name, admitted(model, second))
     engine.step()
     executor.broken = set()
     ends_well(engine, model)
     assert [future.result() for future in futures] == [expected(model, first), expected(model, second)]
     assert engine.stats().retried == 2
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.parametrize("cancelled", [(), (0,), (2,), (0, 1), (2, 3)])
+def test_newcomers_that_cannot_be_gathered_cost_the_running_loop_nothing(
+    isolate: bool, cancelled: tuple[int, ...]
+) -> None:
+    """Those in the loop go on from where they stood, and no step of theirs is made again; the newcomers are run again
+    by themselves. Rows that are withdrawn at that moment, on either side, are gone."""
+    model = Rounds(1, (0, 1))
+    given = givens((3, 9), (4, 7), (5, 2), (6, 3))
+    engine, futures, executor = serve(model, *given[:2], isolate_failures=isolate)
+    engine.step()
+    engine.step()
+    futures += engine.submit(model.name, admitted(model, *given[2:]))
+    opened = executor.open
+
+    def broken(*arguments: Any) -> None:
+        for number in cancelled:
+            futures[number].cancel()
+        while len(engine._mailbox):
+            engine._driver._handle(engine._mailbox.next(), engine._clock.now_ns())
+        raise MemoryError("no room for newcomers")
+
+    executor.open = broken  # type: ignore[method-assign]
+    engine.step()
+    executor.open = opened  # type: ignore[method-assign]
+    ends_well(engine, model)
+    for number, (future, one) in enumerate(zip(futures, given, strict=True)):
+        if number in cancelled:
+            assert future.cancelled()
+        elif number < 2 or isolate:
+            assert future.result() == expected(model, one)
+        else:
+            assert "MemoryError: no room for newcomers" in str(future.exception())
+    stats = engine.stats()
+    newcomers = 2 - sum(number >= 2 for number in cancelled)
+    assert (stats.retried, stats.failed) == ((newcomers, 0) if isolate else (0, newcomers))
 
 
 def test_an_eviction_that_fails_in_a_loop_fails_the_rows_that_stayed() -> None:
