@@ -52,6 +52,16 @@ class Column(NamedTuple):
         if len(rows) < len(target):
             target[len(rows) :] = rows[-1]
 
+    def records(self, like: np.dtype[Any], record: np.dtype[Any]) -> NDArray[Any] | None:
+        """The same memory with one opaque ``record`` per row, or a single one for all; None where rows of the type
+        ``like`` do not lie so."""
+        rows = np.ascontiguousarray(self.first)[np.newaxis] if self.rows is None else self.rows
+        if not isinstance(rows, np.ndarray) or rows.dtype != like or not rows.flags.c_contiguous:
+            return None
+        if rows.nbytes != len(rows) * record.itemsize:
+            return None
+        return np.ndarray((len(rows),), record, rows)
+
     def batch(self, boundary: Boundary, rows: int) -> NDArray[Any]:
         """All rows as a batch of ``rows``, an array of its own; those beyond the given repeat the last one."""
         if self.rows is None:

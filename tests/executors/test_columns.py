@@ -36,6 +36,26 @@ def test_rows_that_are_all_alike() -> None:
     assert column.odd_shape() is None
 
 
+def test_rows_as_records() -> None:
+    """One element per row, of the same memory; None where rows lie apart, or are of another type or size."""
+    block = np.stack(ROWS)
+    record = np.dtype((np.void, block[0].nbytes))
+    target = np.zeros((4, 2), np.float32)
+    whole = np.ndarray((4,), record, target)
+    rows = Column.of(block).records(block.dtype, record)
+    assert rows is not None
+    whole[1:] = rows
+    assert target[1:].tolist() == block.tolist()
+    alike = Column(np.broadcast_to(np.float32(9), (2,))).records(block.dtype, record)
+    assert alike is not None
+    whole[:2] = alike
+    assert target[:2].tolist() == [[9, 9]] * 2
+    assert Column.of(ROWS).records(block.dtype, record) is None
+    assert Column.of(block.T).records(block.dtype, record) is None
+    assert Column.of(block).records(np.dtype(np.int32), record) is None
+    assert Column.of(block).records(block.dtype, np.dtype((np.void, 4))) is None
+
+
 def test_single_numbers() -> None:
     """Rows without an axis of their own."""
     column = Column.of(np.array([3, 4]))

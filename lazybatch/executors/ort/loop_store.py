@@ -76,8 +76,14 @@ class LoopRowStore(RowStore):
         }
         self._resize(large, total, sizes)
         for name in self._rows_given:
-            if name not in without:
+            if name in without:
+                continue
+            records = self._records(large, name)
+            rows = columns[name].records(large.layout.forms[name].dtype, records.dtype)
+            if rows is None:
                 columns[name].write(self._by_row(large, name)[have:])
+            else:
+                records[have:total] = rows
 
     def keep(self, state: SubBatch, order: Sequence[int]) -> None:
         """See `RowStore.keep`."""

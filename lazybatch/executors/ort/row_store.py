@@ -284,7 +284,7 @@ class RowStore:
             memory, form = state.buffers.bytes_of(self._slots(state)[name]), state.layout.forms[name]
             unit = form.unit_bytes
             rows = len(memory) // unit if unit else self.capacity
-            records = memory[: rows * unit].view(np.dtype((np.void, unit))) if unit else np.empty((rows, 0), np.uint8)
+            records = np.ndarray((rows,), np.dtype((np.void, unit)), memory)
             state.frame.records[name] = records
         return records
 

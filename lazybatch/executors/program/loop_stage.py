@@ -132,17 +132,21 @@ class LoopStage(ChainStage):
                 over |= flags
             if going is not None:
                 over &= ~tally.over
-            if not np.count_nonzero(over):
+            leaving = np.flatnonzero(over)
+            if not len(leaving):
                 self.chain.again(state)
                 tally.end()
                 return []
-            leaving = np.flatnonzero(over).tolist()
-            done = tally.position + 1 >= tally.trips
-            done = done if flags is None else done | flags
-            self._take_finals(state, leaving, done, rows)
+            made = tally.position[leaving] + 1
+            done = made >= tally.trips[leaving]
+            if flags is not None:
+                done |= flags[leaving]
+            ended = done.tolist()
+            self._take_finals(state, leaving, made, ended, rows)
             self.chain.again(state)
         tally.end(over)
-        return [state.requests[row] for row in leaving if done[row]]
+        requests = state.requests
+        return [requests[row] for row, one in zip(leaving.tolist(), ended, strict=True) if one]
 
     def _flags(self, state: Any) -> NDArray[np.bool_]:
         name = self._loop.done
@@ -189,15 +193,20 @@ class LoopStage(ChainStage):
         }
 
     def _take_finals(
-        self, state: Any, leaving: Sequence[int], done: NDArray[np.bool_], rows: Mapping[int, Traveller]
+        self,
+        state: Any,
+        leaving: NDArray[np.intp],
+        made: NDArray[np.int64],
+        done: Sequence[bool],
+        rows: Mapping[int, Traveller],
     ) -> None:
-        """These rows made their last iteration: they take what is needed of it, before their state goes round."""
+        """These rows made their last iteration, as many as ``made`` says: they take what is needed of it, before their
+        state goes round."""
         loop, tally, store = self._loop, state.tally, self.chain.store
         stage = self.plan.name
         finals = {name: store.peek(state, self._cycle.carried.get(name, name), name) for name in loop.states}
-        made = tally.position[leaving] + 1
         kept = tally.tape.sequences(loop.collected, tally.places[leaving], made) if loop.collected else []
-        for number, (row, trips) in enumerate(zip(leaving, made.tolist(), strict=True)):
+        for number, (row, trips) in enumerate(zip(leaving.tolist(), made.tolist(), strict=True)):
             traveller = rows[state.requests[row]]
             traveller.trips[loop.number] = trips
             for reference, sequences in zip(self._collected, kept, strict=True):
@@ -208,7 +217,7 @@ class LoopStage(ChainStage):
                     axis = self._cycle.grown[name].axis
                     value = value[(slice(None),) * axis + (slice(trips),)]
                 traveller.tensors[Reference(stage, name)] = np.array(value, values.dtype, order="C")
-            if not done[row]:
+            if not done[number]:
                 traveller.truncated = True
                 if loop.at_max == "error" and traveller.error is None:
                     traveller.error = ExecutionError(
