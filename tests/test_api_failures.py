@@ -6,13 +6,13 @@ import asyncio
 import gc
 import time
 import weakref
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 import lazybatch as lb
-from tests.engine.kit import LONG_S, AddChain, Gate, accounts, errors_of, held, upper
+from tests.engine.kit import LONG_S, Gate, accounts, errors_of, held, upper
 
 
 def picky(values: list[int]) -> list[int]:
@@ -130,24 +130,6 @@ def test_after_shutdown_every_call_says_so() -> None:
         batcher.shutdown(drain=None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("batch", [[], (), iter([]), "abc", b"abc", {"x": 1}, 5, None])
-def test_bad_batches_are_invalid(batch: Any) -> None:
-    """Empty ones, and those that are one row by mistake."""
-    with lb.LazyBatcher(upper) as batcher, pytest.raises(lb.InvalidInput, match="batch"):
-        batcher.predict_batch(batch)
-
-
-def test_a_bad_row_in_a_batch_admits_nothing_and_is_named() -> None:
-    """The error says which row; none of its mates was admitted; the rows are counted as invalid."""
-    with lb.LazyBatcher(AddChain(), policy="graph") as batcher:
-        with pytest.raises(lb.InvalidInput, match="row 2 of the batch: input 'x' must be a number"):
-            batcher.predict_batch([1, 2, "three", 4])
-        with pytest.raises(lb.InvalidInput, match="must be a number"):
-            batcher.submit("one")
-        assert batcher.stats().rejected["invalid"] == 5
-        assert batcher.stats().accepted == 0
-
-
 def test_calls_that_would_wait_for_themselves_are_refused() -> None:
     """On a worker, from the callable: predict, predict_batch, apredict and shutdown raise `SelfWait`; submit works."""
     refused: list[str] = []
@@ -210,25 +192,6 @@ def test_errors_in_an_async_batch_are_reported_once(caplog: pytest.LogCaptureFix
     with lb.LazyBatcher(picky) as batcher:
         asyncio.run(main(), debug=True)
     assert [record for record in caplog.records if record.name == "asyncio" and record.levelname == "ERROR"] == []
-
-
-def test_a_row_cancelled_by_someone_else_is_a_cancelled_error() -> None:
-    """predict_batch reports it like any other end of a row."""
-    gate = Gate()
-    futures: list[Future[Any]] = []
-    with lb.LazyBatcher(held(gate), max_batch_size=1, queue_capacity=8) as batcher:
-        submit_batch = batcher.submit_batch
-
-        def spy(*arguments: Any, **options: Any) -> list[Future[Any]]:
-            futures.extend(submit_batch(*arguments, **options))
-            futures[1].cancel()
-            gate.opened.set()
-            return futures
-
-        batcher.submit_batch = spy  # type: ignore[method-assign]
-        outcomes = batcher.predict_batch([1, 2], return_exceptions=True)
-    assert outcomes[0] == 1
-    assert isinstance(outcomes[1], CancelledError)
 
 
 def test_an_interrupted_predict_withdraws_its_row() -> None:

@@ -171,18 +171,3 @@ def test_bad_options_are_refused_at_construction(models: Any, options: dict[str,
     with pytest.raises(lb.InvalidInput, match=text):
         lb.LazyBatcher(models, **options)
     assert threading.active_count() <= before
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"sla": -1}, "sla"),
-        ({"timeout": float("inf")}, "timeout"),
-        ({"deadline": "x"}, "deadline"),
-        ({"priority": 1.5}, "p"),
-    ],
-)
-def test_bad_limits_are_refused_at_submit(options: dict[str, Any], text: str) -> None:
-    """They are the caller's mistake, so they are raised."""
-    with lb.LazyBatcher(upper) as batcher, pytest.raises(lb.InvalidInput, match=text):
-        batcher.submit("a", **options)

@@ -47,7 +47,7 @@ def test_rows_that_another_loop_awaits_lie_below_those_they_left() -> None:
 
 
 def test_who_leaves_is_nowhere_any_more() -> None:
-    """Rows evicted one by one; the last takes the sub-batch with it; a sub-batch that is over leaves its rows to say."""
+    """The last row evicted takes the sub-batch with it; rows of one that is over are the caller's to say."""
     flight, lane = Flight(), lane_of("m")
     entry = flight.open(lane, [row(id) for id in range(3)], 0, 0)
     assert flight.evict(lane, entry, {0, 2}) == (0, 2)
