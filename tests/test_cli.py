@@ -249,6 +249,22 @@ class TestShell:
         assert "needs the package 'plots'; run `pip install" in capsys.readouterr().err
         fail(KeyboardInterrupt())
         assert main(command) == 130
+        assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
+
+    def test_interrupted_while_it_is_imported(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One word, too, and no traceback."""
+
+        class Interrupting:
+            def find_spec(self, name: str, *_: object) -> None:
+                if name == "lazybatch.cli.app":
+                    raise KeyboardInterrupt
+
+        monkeypatch.delitem(sys.modules, "lazybatch.cli.app")
+        monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+        assert main(["check"]) == 130
+        assert capsys.readouterr().err == "interrupted\n"
 
     def test_as_a_module(self, table: Path) -> None:
         """``python -m lazybatch`` works, as a process of its own, with JSON alone on stdout."""

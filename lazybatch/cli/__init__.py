@@ -10,6 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+INTERRUPTED = 130
+"""The exit status of a command that was interrupted, by a shell's custom."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit status: 0 good, 1 what was checked does not hold, 2 usage or bad input."""
@@ -23,4 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    except KeyboardInterrupt:  # imports take a second
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     return run(sys.argv[1:] if argv is None else list(argv))

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import lazybatch
-from lazybatch.cli import characterizing, checks, cutting, measuring, simulation
+from lazybatch.cli import INTERRUPTED, characterizing, checks, cutting, measuring, simulation
 from lazybatch.cli.output import BAD_INPUT, emit, progress_line
 from lazybatch.errors import LazyBatchError
 from lazybatch.policies import DEFAULT as DEFAULT_POLICY
@@ -22,7 +22,6 @@ from lazybatch.policies import names as policy_names
 
 # typer brings click along, under a name that changed between its releases: reach its base of usage errors by class.
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
-_INTERRUPTED = 130
 _INTERNAL_ERROR = 70
 
 app = typer.Typer(
@@ -253,7 +252,7 @@ def run(argv: list[str]) -> int:
         return _refuse(error, getattr(error, "format_message", error.__str__)(), argv, BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
     except typer.Exit as exit_asked:
         return int(exit_asked.exit_code)
     except ModuleNotFoundError as error:
@@ -264,6 +263,8 @@ def run(argv: list[str]) -> int:
             hint = " (a fault in lazybatch; --debug shows the traceback)"
             return _refuse(error, f"{type(error).__name__}: {error}{hint}", argv, _INTERNAL_ERROR)
         return _refuse(error, str(error), argv, _INTERNAL_ERROR)
+    if status == INTERRUPTED:  # no command's own: typer makes it of a KeyboardInterrupt, and says nothing
+        print("interrupted", file=sys.stderr)
     return status if isinstance(status, int) else 0
 
 
