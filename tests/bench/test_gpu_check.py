@@ -11,6 +11,7 @@ import torch
 from bench import gpu_check, gpu_runs
 from bench.common import Report
 from lazybatch.errors import InvalidInput
+from tests.torch_modules import fine, sound
 
 
 @pytest.mark.slow
@@ -40,7 +41,10 @@ def test_nothing_is_begun_when_time_is_over(tmp_path: Path) -> None:
     """Sections that do not fit any more are left out, and the report says so."""
     assert gpu_check.Clock(0).left_s() <= 0
     report = Report("bench/gpu_check.py")
-    subject = next(gpu_check.static("cpu", True))
+    case = sound("tied")
+    subject = gpu_runs.Subject(
+        "tied", fine("tied"), lambda count, seed: list(case.rows(case.batch(count, seed=seed), count)), None, "cpu"
+    )
     gpu_check.check_chain(report, subject, (1,), 1.0, gpu_check.Clock(0))
     assert report.rows == []
     gpu_check.sweep(report, subject, 2, 0.05, gpu_check.Clock(0))
