@@ -71,6 +71,8 @@ def _check_feed(where: str, feed: object) -> None:
     if (feed.of is None) == (feed.length_of is None):
         raise InvalidInput(f"{where} must be given either a tensor (of) or the length of one (length_of), got {feed!r}")
     _text(where, "of" if feed.length_of is None else "length_of", feed.of if feed.length_of is None else feed.length_of)
+    if not isinstance(feed.pad, tuple | list):
+        raise InvalidInput(f"{where}: pad must be sizes, a tuple of whole numbers, got {feed.pad!r:.80}")
     if feed.pad and feed.of is None:
         raise InvalidInput(f"{where}: a length is a number; only tensors are padded")
     for size in feed.pad:
@@ -89,6 +91,8 @@ def _check_loop(where: str, loop: Repeat) -> None:
     for what, value in (("iteration", loop.iteration), ("done", loop.done)):
         if value is not None:
             _text(where, what, value)
+    if not isinstance(loop.collect, tuple):
+        raise InvalidInput(f"{where}: collect must be names of tensors, got {loop.collect!r:.80}")
     for tensor in loop.collect:
         _text(where, "collect", tensor)
     _distinct(where, "collect", loop.collect)
@@ -118,7 +122,7 @@ def _check_state(where: str, state: object) -> None:
 
 def _check_end(where: str, loop: Repeat) -> None:
     """Every loop ends, in one way that is told."""
-    if loop.at_max not in ENDINGS:
+    if not isinstance(loop.at_max, str) or loop.at_max not in ENDINGS:
         raise InvalidInput(f"{where}: at_max must be 'truncate' or 'error', got {loop.at_max!r}")
     if loop.trips_max is not None:
         _count(where, "trips_max", loop.trips_max, 1)

@@ -11,7 +11,7 @@ body's input), as they are after the row's last iteration; of a state that grows
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -101,7 +101,10 @@ class Repeat:
 
     def __post_init__(self) -> None:
         collect: Sequence[str] | str = self.collect
-        object.__setattr__(self, "collect", (collect,) if isinstance(collect, str) else tuple(collect))
+        if isinstance(collect, str):
+            object.__setattr__(self, "collect", (collect,))
+        elif isinstance(collect, Iterable):  # anything else is refused by the stage, which has a name
+            object.__setattr__(self, "collect", tuple(collect))
 
     @property
     def states(self) -> dict[str, Carry | Append]:

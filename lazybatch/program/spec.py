@@ -7,7 +7,7 @@ program meets them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,7 +83,11 @@ class Program:
     outputs: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", tuple(self.stages))
+        stages: object = self.stages
+        listed = tuple(stages) if isinstance(stages, Iterable) else (stages,)
+        if not isinstance(stages, Iterable) or not all(isinstance(one, Stage) for one in listed):
+            raise InvalidInput(f"program {self.name!r}: stages must be a list of Stages, got {stages!r:.80}")
+        object.__setattr__(self, "stages", listed)
         check_program(self)
 
     @property
