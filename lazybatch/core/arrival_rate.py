@@ -68,12 +68,14 @@ class ArrivalRate:
             gap_ns += (open_ns - gap_ns) / self._counts[0]
             if open_ns > 4 * gap_ns:
                 gap_ns = open_ns / 4
-        return 1.0 / max(gap_ns, 1.0)
+        return 1.0 / gap_ns if gap_ns > 1.0 else 1.0
 
     def recent_per_ns(self, now: int) -> float | None:
         """The rate of the last few arrivals, an open gap included once it is longer; None before the second."""
         if not self._counts[0]:
             return None
         gap_ns = self._recent_ns
-        gap_ns += max(0.0, now - self._last_ns - gap_ns) / min(self._counts[0], _RECENT)
-        return 1.0 / max(gap_ns, 1.0)
+        open_ns = now - self._last_ns - gap_ns
+        if open_ns > 0.0:
+            gap_ns += open_ns / min(self._counts[0], _RECENT)
+        return 1.0 / gap_ns if gap_ns > 1.0 else 1.0

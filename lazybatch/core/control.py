@@ -12,10 +12,10 @@ row-nanoseconds.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 DOUBT = 1.15
 """A rate may be so many times lower than mean latencies make it seem before they are believed more."""
@@ -38,22 +38,29 @@ class Solution:
     horizon_ns: tuple[int, ...]
     ahead: tuple[tuple[float, ...], ...]
     mean_latency_ns: float = field(init=False, repr=False)
+    _inner_ns: tuple[int, ...] = field(init=False, repr=False)
+    _pieces: tuple[tuple[int, int, tuple[float, ...], tuple[float, ...]], ...] = field(
+        init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
+        grid_ns = self.horizon_ns
+        pieces = [
+            (begin_ns, end_ns - begin_ns, begin, end)
+            for (begin_ns, end_ns), (begin, end) in zip(pairwise(grid_ns), pairwise(self.ahead), strict=True)
+        ]
         object.__setattr__(self, "mean_latency_ns", self.gain_rows / self.rate_per_ns)
+        object.__setattr__(self, "_inner_ns", grid_ns[1:-1])
+        object.__setattr__(self, "_pieces", tuple(pieces))
 
     def after(self, waiting: int, time_ns: float) -> float:
         """E[h(waiting + arrivals during time_ns)], interpolated in time; beyond the tables along their last slope."""
-        grid = self.horizon_ns
-        i = bisect_right(grid, time_ns, 1, len(grid) - 1)
-        begin_ns = grid[i - 1]
-        share = (time_ns - begin_ns) / (grid[i] - begin_ns)
-        begin, end = self.ahead[i - 1], self.ahead[i]
+        begin_ns, piece_ns, begin, end = self._pieces[bisect_right(self._inner_ns, time_ns)]
         if waiting < len(begin):
             low, high = begin[waiting], end[waiting]
         else:
             low, high = _beyond(begin, waiting), _beyond(end, waiting)
-        return low + (high - low) * share
+        return low + (high - low) * ((time_ns - begin_ns) / piece_ns)
 
     def start(self, waiting: int) -> int:
         """Rows to start with this many waiting and a free processor; 0 means wait for one more."""
@@ -79,24 +86,20 @@ class Control:
     capacity_per_ns: float
     solutions: tuple[Solution, ...]
     rates_per_ns: tuple[float, ...] = field(init=False, repr=False)
+    _middles: tuple[float, ...] = field(init=False, repr=False)
     _latencies_ns: tuple[float, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rates_per_ns", tuple(solution.rate_per_ns for solution in self.solutions))
+        rates_per_ns = tuple(solution.rate_per_ns for solution in self.solutions)
+        object.__setattr__(self, "rates_per_ns", rates_per_ns)
+        object.__setattr__(self, "_middles", tuple(low * high for low, high in pairwise(rates_per_ns)))
         # Where rows wait for company, a higher rate can mean less latency: what a lower rate exceeds is no evidence.
         latencies_ns = tuple(accumulate((solution.mean_latency_ns for solution in self.solutions), max))
         object.__setattr__(self, "_latencies_ns", latencies_ns)
 
     def at(self, rate_per_ns: float) -> Solution:
         """The solution of the nearest rate of the grid (by ratio)."""
-        solutions = self.solutions
-        rates = self.rates_per_ns
-        i = bisect_right(rates, rate_per_ns)
-        if i == 0:
-            return solutions[0]
-        if i == len(solutions):
-            return solutions[-1]
-        return solutions[i - 1] if rate_per_ns * rate_per_ns <= rates[i - 1] * rates[i] else solutions[i]
+        return self.solutions[bisect_left(self._middles, rate_per_ns * rate_per_ns)]
 
     def agreeing(self, solution: Solution, latency_ns: float) -> Solution:
         """What is left of an estimated rate once it is known how long rows take on average.

@@ -69,6 +69,8 @@ class InfQ:
         "_levels",
         "_live",
         "_retried",
+        "_sole",
+        "changes",
         "due_ns",
         "least_sla_ns",
     )
@@ -99,6 +101,9 @@ class InfQ:
         """No waiting row's deadline is closer to its arrival."""
         # (level, signature) -> its requests in order of arrival; no empty groups.
         self._groups: dict[tuple[int, Hashable], deque[Request]] = {}
+        self._sole: deque[Request] | None = None  # the only group, where there is but one
+        self.changes = 0
+        """Goes up whenever a row comes, goes or changes its place."""
 
     def __len__(self) -> int:
         return len(self._live)
@@ -109,7 +114,7 @@ class InfQ:
     @property
     def uniform(self) -> bool:
         """Whether all rows are of one level and signature, to the queue's knowledge."""
-        return len(self._groups) == 1
+        return self._sole is not None
 
     @property
     def capacity(self) -> int:
@@ -136,15 +141,21 @@ class InfQ:
         sla_ns = request.deadline_ns - request.arrival_ns
         if sla_ns < self.least_sla_ns or not self._live:
             self.least_sla_ns = sla_ns
+        self.changes += 1
         self._live[request.id] = request
         key = (request.priority, request.signature)
         group = self._groups.get(key)
         if group is None:
             self._groups[key] = deque((request,))
+            self._regroup()
         elif group[-1].arrival_ns < request.arrival_ns or _arrival(group[-1]) < _arrival(request):
             group.append(request)
         else:  # demoted, or stamped by its caller's thread before a request that was posted earlier
             insort(group, request, key=_arrival)
+
+    def _regroup(self) -> None:
+        """A group has been added or removed."""
+        self._sole = next(iter(self._groups.values())) if len(self._groups) == 1 else None
 
     def _fronts(self) -> Iterator[Request]:
         return (group[0] for group in self._groups.values())
@@ -165,8 +176,9 @@ class InfQ:
 
     def head(self, now: int) -> Request | None:
         """The request that comes first; None when empty."""
-        if len(self._groups) == 1:
-            return next(iter(self._groups.values()))[0]
+        sole = self._sole
+        if sole is not None:
+            return sole[0]
         return min(self._fronts(), key=lambda request: self._urgency(request, now), default=None)
 
     def _compatible(self, now: int) -> Iterator[Request]:
@@ -174,8 +186,8 @@ class InfQ:
         head = self.head(now)
         if head is None:
             return
-        if len(self._groups) == 1:
-            yield from next(iter(self._groups.values()))
+        if self._sole is not None:
+            yield from self._sole
         else:
             groups = [group for (_, signature), group in self._groups.items() if signature == head.signature]
             yield from merge_sorted(*groups, key=lambda request: self._urgency(request, now))
@@ -185,8 +197,9 @@ class InfQ:
 
         size_budget caps the sum of their sizes; the first row is always included. skip: rows to pass over first.
         """
-        if size_budget is None and len(self._groups) == 1:
-            return list(islice(next(iter(self._groups.values())), skip, skip + rows))
+        sole = self._sole
+        if size_budget is None and sole is not None:
+            return list(islice(sole, skip, skip + rows))
         found: list[Request] = []
         total = 0
         for request in islice(self._compatible(now), skip, None):
@@ -199,11 +212,12 @@ class InfQ:
     def take(self, now: int, rows: int, size_budget: int | None = None, skip: int = 0) -> list[Request]:
         """Remove and return rows of one signature; those passed over keep their places. See `peek`."""
         taken = self.peek(now, rows, size_budget, skip)
-        if len(self._groups) > 1 or not taken:
+        group = self._sole
+        if group is None or not taken:
             for request in taken:
                 self._forget(request)
             return taken
-        (group,) = self._groups.values()  # the ordinary case, and a batch waits for it: they follow one another
+        self.changes += 1  # the ordinary case, and a batch waits for it: they follow one another
         if skip:
             group.rotate(-skip)
         for request in taken:
@@ -213,6 +227,7 @@ class InfQ:
             group.rotate(skip)
         if not group:
             self._groups.clear()
+            self._sole = None
         if type(taken[0].signature) is Alone:
             self._retried -= 1
         return taken
@@ -220,11 +235,12 @@ class InfQ:
     def oldest_arrival_ns(self, now: int) -> int | None:
         """Earliest arrival among the rows of the head's signature: the start of a batching window."""
         head = self.head(now)
-        if head is None or len(self._groups) == 1:
+        if head is None or self._sole is not None:
             return None if head is None else head.arrival_ns
         return min(front.arrival_ns for front in self._fronts() if front.signature == head.signature)
 
     def _forget(self, request: Request) -> None:
+        self.changes += 1
         del self._live[request.id]
         key = (request.priority, request.signature)
         group = self._groups[key]
@@ -234,6 +250,7 @@ class InfQ:
             del group[bisect_left(group, _arrival(request), key=_arrival)]
         if not group:
             del self._groups[key]
+            self._regroup()
         if type(request.signature) is Alone:
             self._retried -= 1
 

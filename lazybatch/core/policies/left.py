@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from lazybatch.core.control import Solution
 from lazybatch.core.lane import Lane
+from lazybatch.core.request import UNBOUNDED_NS
 
 QUEUE_SEEN = 3
 """Rows waiting beyond this many full batches do not change a decision: the values are no longer exact so far out."""
@@ -26,19 +27,27 @@ PASS_WITHIN = 2.0
 class Left:
     """One lane when the alternatives are weighed; `see` brings it up to the present moment.
 
-    solution, share: the control of the lane's rate in its share of the processor. rows: those that wait, as far as they
-    matter. lost: so many of the first are late whatever is done; they let others pass that end by ``pass_until_ns``.
-    seen: so many behind those have deadlines that are looked at; none of them is before ``tightest_ns``.
+    solution, share: the control of the lane's rate in its share of the processor; per_ns: the rate by that control.
+    rows: those that wait, as far as they matter. lost: so many of the first are late whatever is done; they let others
+    pass that end by ``pass_until_ns``. seen: so many behind those have deadlines that are looked at; none of them is
+    before ``tightest_ns``. late_alone: the first row is late even if it starts alone, and `lose` is to be told.
+    calm_until_ns: nobody is late if the processor is free by then, whoever starts now.
     """
 
     __slots__ = (
         "_by_rate",
+        "_changes",
         "_deadlines_ns",
         "_now",
+        "_same_until_ns",
         "_served_ns",
+        "_timed",
+        "calm_until_ns",
         "lane",
+        "late_alone",
         "lost",
         "pass_until_ns",
+        "per_ns",
         "rows",
         "seen",
         "share",
@@ -49,53 +58,75 @@ class Left:
     def __init__(self, lane: Lane, solution: Solution) -> None:
         self.lane = lane
         self.solution = solution
-        self.share = 1.0
-        self.rows = self.lost = self.seen = self.tightest_ns = self._now = 0
+        self.share, self.per_ns = 1.0, solution.rate_per_ns
+        self._changes, self._same_until_ns, self._timed = -1, 0, False
+        self.rows = self.lost = self.seen = self.tightest_ns = self.calm_until_ns = self._now = 0
+        self.late_alone = False
         self.pass_until_ns = 0.0
         self._deadlines_ns: Sequence[int] | None = ()
-        # By the rate of a solution: by rows, the time until so many are done in batches of the advised sizes.
+        # By the rate of a solution: by rows, a time within which so many are done.
         self._by_rate: dict[float, list[int]] = {}
         self._served_ns = self._by_rate.setdefault(solution.rate_per_ns, [0])
 
-    def see(self, solution: Solution, share: float, now: int, mean_ns: float, *, timed: bool) -> None:
-        """Look at the lane as it is now. mean_ns: how long rows take on average. timed: its rows can have deadlines."""
+    def see(self, solution: Solution, share: float, now: int, timed: bool) -> None:
+        """Look at the lane as it is now. timed: its rows can have deadlines."""
+        self.share = share
+        self.per_ns = solution.rate_per_ns * share
+        if (
+            solution is not self.solution
+            or self.lane.queue.changes != self._changes
+            or now > self._same_until_ns
+            or timed is not self._timed
+        ):
+            self._look(solution, now, timed)
+
+    def _look(self, solution: Solution, now: int, timed: bool) -> None:
+        """Find out what is not as it was: the solution, the queue, or the first row can no longer be in time."""
         lane = self.lane
         queue = lane.queue
         if solution is not self.solution:
             self.solution = solution
             self._served_ns = self._by_rate.setdefault(solution.rate_per_ns, [0])
-        self.share = share
-        self._now = now
-        self.rows = rows = min(len(queue), QUEUE_SEEN * lane.rows_max)
-        self.lost = 0
+        self._changes, self._timed, self._now = queue.changes, timed, now
+        self.lost, self.late_alone, self._same_until_ns = 0, False, UNBOUNDED_NS
+        rows, most = len(queue), QUEUE_SEEN * lane.rows_max
+        self.rows = rows = rows if rows < most else most
         if not rows or not timed:
-            self.seen = 0
-            self._deadlines_ns = ()
+            self.seen, self._deadlines_ns, self.calm_until_ns = 0, (), UNBOUNDED_NS
             return
         self.seen = rows if rows < DEADLINES_SEEN else DEADLINES_SEEN
+        head = queue.head(now)
+        assert head is not None, "rows wait"
         if queue.uniform:
-            head = queue.head(now)
-            assert head is not None, "rows wait"
+            self._same_until_ns = head.deadline_ns - lane.sums_ns[1][-1]
+            self.late_alone = now > self._same_until_ns
             self.tightest_ns = head.arrival_ns + queue.least_sla_ns
-            if head.deadline_ns >= now + lane.sums_ns[1][-1]:
-                self._deadlines_ns = None
-                return
-            deadlines_ns = self._without_lost(mean_ns)
+            self._deadlines_ns = None
         else:
-            deadlines_ns = [request.deadline_ns for request in queue.peek(now, self.seen)]
-        self._deadlines_ns = deadlines_ns
-        self.seen = len(deadlines_ns)
-        self.tightest_ns = min(deadlines_ns, default=0)
+            self._same_until_ns = now - 1  # in which order rows are taken depends on the time
+            self._deadlines_ns = [request.deadline_ns for request in queue.peek(now, self.seen)]
+            self.seen = len(self._deadlines_ns)
+            self.tightest_ns = min(self._deadlines_ns)
+        seen, served_ns = self.seen, self._served_ns
+        self.calm_until_ns = self.tightest_ns - (
+            served_ns[seen] if seen < len(served_ns) else self._until_served_ns(seen)
+        )
 
-    def _without_lost(self, mean_ns: float) -> list[int]:
-        """Deadlines from the first row on that is in time if it starts alone; the head is not."""
+    def lose(self, mean_ns: float) -> None:
+        """The first row is late even if it starts alone: find the first that is not.
+
+        mean_ns: how long rows take on average.
+        """
         lane, now = self.lane, self._now
         waiting, in_time_ns = lane.queue.peek(now, self.rows), now + lane.run_ns(1)
         lost = next((k for k, request in enumerate(waiting) if request.deadline_ns >= in_time_ns), len(waiting))
         own_ns = lane.run_ns(min(lost, lane.rows_max))
-        self.lost = lost
         self.pass_until_ns = waiting[0].arrival_ns + PASS_WITHIN * mean_ns - own_ns
-        return [request.deadline_ns for request in waiting[lost : lost + DEADLINES_SEEN]]
+        self._deadlines_ns = [request.deadline_ns for request in waiting[lost : lost + DEADLINES_SEEN]]
+        self.lost, self.seen = lost, len(self._deadlines_ns)
+        # Nobody behind them has a price, or whoever has waits for them as well: look, in every alternative.
+        self.tightest_ns = min(self._deadlines_ns, default=UNBOUNDED_NS)
+        self.calm_until_ns = 0 if self.seen else UNBOUNDED_NS
 
     @property
     def deadlines_ns(self) -> Sequence[int]:
@@ -104,16 +135,6 @@ class Left:
             self._deadlines_ns = [request.deadline_ns for request in self.lane.queue.peek(self._now, self.seen)]
             self.tightest_ns = min(self._deadlines_ns)
         return self._deadlines_ns
-
-    def cost_ns(self, begun: int, time_ns: int) -> float:
-        """Row-time of those that wait and those to come, if so many start now and all in flight ends in that time."""
-        solution, share, left = self.solution, self.share, self.rows - begun
-        return (
-            left * time_ns
-            + solution.rate_per_ns * share * time_ns * time_ns / 2
-            - solution.gain_rows * time_ns
-            + solution.after(left, time_ns * share) / share
-        )
 
     def late(self, begun: int, free_ns: int, *, passing: bool = False) -> int:
         """How many of those that do not start now end late, if they follow from ``free_ns`` on.
@@ -142,20 +163,11 @@ class Left:
             left -= size
         return late
 
-    def all_in_time(self, begun: int, free_ns: int) -> bool:
-        """Whether nobody can be late, if so many of the first rows end at ``free_ns`` and the others follow.
-
-        False says nothing: then somebody has to be looked at.
-        """
-        if not self.seen:
-            return True
-        return not self.lost and self.tightest_ns >= free_ns + self._until_served_ns(max(0, self.seen - begun))
-
     def _until_served_ns(self, rows: int) -> int:
-        """How long it takes until so many are done, in batches of the advised sizes."""
+        """A time within which so many, or fewer, are done in batches of the advised sizes."""
         served_ns = self._served_ns
         while len(served_ns) <= rows:
             left = len(served_ns)
             size = min(self.solution.start(left) or left, self.lane.rows_max, left)
-            served_ns.append(self.lane.run_ns(size) + served_ns[left - size])
+            served_ns.append(max(self.lane.run_ns(size) + served_ns[left - size], served_ns[-1]))
         return served_ns[rows]

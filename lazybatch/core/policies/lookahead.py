@@ -47,6 +47,7 @@ LENDING_IN_LOOPS = 2.0
 """The same in a loop, where rows wait for newcomers of their own model as well, and the two are not told apart."""
 ROUNDS = 3
 """A model is passed over for at most so many times what it takes to serve everyone once."""
+_new = tuple.__new__  # as in the scheduler: a NamedTuple's own constructor is one more call
 
 
 class Score(NamedTuple):
@@ -77,6 +78,7 @@ class Lookahead:
         self._starting = Starting(self._prospect)
         self._joining = Joining(loops or {})
         self._levels = False
+        self._lanes: Sequence[Lane] = ()
         self._news: set[str] = set()
         self._settled: tuple[int, int, int] | None = None
 
@@ -172,20 +174,19 @@ class Lookahead:
 
     def _ranked(self, view: View) -> bool:
         """Whether rows can be of different levels."""
-        if not self._levels:
-            for lane in view.lanes:
-                if lane.spec.levels:
-                    self._levels = True
+        if view.lanes is not self._lanes:
+            self._lanes = view.lanes
+            self._levels = self._levels or any(lane.spec.levels for lane in view.lanes)
         return self._levels
 
     def _leading(self, view: View, now: int) -> list[Lane]:
         """The lanes whose turn it may be: of the highest level that waits, and of these one that is overdue first."""
-        lanes = [lane for lane in view.lanes if len(lane.queue)]
+        heads = [(lane, head) for lane in view.lanes if (head := lane.queue.head(now)) is not None]
         if self._ranked(view):
-            level = max(_head_level(lane, now) for lane in lanes)
-            lanes = [lane for lane in lanes if _head_level(lane, now) == level]
-        overdue = _overdue(lanes, view, now)
-        return lanes if overdue is None else [overdue]
+            level = max([head.priority for _, head in heads])
+            heads = [(lane, head) for lane, head in heads if head.priority == level]
+        overdue = _overdue(heads, view, now)
+        return [lane for lane, _ in heads] if overdue is None else [overdue]
 
     def _newcomers(self, lane: Lane, view: View, outranked: bool, now: int) -> int:
         """Rows of a lane that may preempt now, and can merge with what it has in flight; 0 for none.
@@ -217,24 +218,25 @@ class Lookahead:
             head = lane.queue.head(now)
             assert head is not None, "newcomers were counted"
             deadlines_ns = sorted(prospect.deadlines_ns(lane, rows))
-            stack.append(Running(lane, 0, rows, head.signature, (deadlines_ns,), ()))
-        drained = drain(stack, now, prospect.late_price_ns, prospect.tail_from_ns)
-        cost_ns, late = prospect.cost_ns(lane, rows, drained.time_ns, now)
-        cost_ns += drained.row_time_ns + drained.late_ns + TAIL_WEIGHT * drained.tail_ns
-        return Score(cost_ns, late + drained.late)
+            stack.append(_new(Running, (lane, 0, rows, head.signature, (deadlines_ns,), ())))
+        time_ns, row_time_ns, late_in_flight, late_ns, tail_ns = drain(
+            stack, now, prospect.late_price_ns, prospect.tail_from_ns
+        )
+        cost_ns, late = prospect.cost_ns(lane, rows, time_ns, now)
+        cost_ns += row_time_ns + late_ns + TAIL_WEIGHT * tail_ns
+        return _new(Score, (cost_ns, late + late_in_flight))
 
 
-def _overdue(lanes: Sequence[Lane], view: View, now: int) -> Lane | None:
+def _overdue(heads: Sequence[tuple[Lane, Request]], view: View, now: int) -> Lane | None:
     """The lane whose head has waited longest, when that is longer than anybody should be passed over."""
     oldest, oldest_ns = None, now
-    for lane in lanes:
-        head = lane.queue.head(now)
-        if head is not None and head.arrival_ns <= oldest_ns:
+    for lane, head in heads:
+        if head.arrival_ns <= oldest_ns:
             oldest, oldest_ns = lane, head.arrival_ns
     spare_ns = oldest_ns - now  # mostly a part of the round is more than enough
     for entry in view.stack:
         spare_ns += ROUNDS * view.lane_of(entry.model).sums_ns[len(entry.requests)][-1]
-    for lane in lanes:
+    for lane, _ in heads:
         if spare_ns >= 0:
             return None
         spare_ns += ROUNDS * lane.sums_ns[min(len(lane.queue), lane.rows_max)][-1]
@@ -244,7 +246,7 @@ def _overdue(lanes: Sequence[Lane], view: View, now: int) -> Lane | None:
 def _running(entry: SubBatch, view: View) -> Running:
     requests = entry.requests
     lane = view.lane_of(entry.model)
-    return Running(lane, entry.cursor, len(requests), entry.signature, (entry.deadlines_ns,), requests)
+    return _new(Running, (lane, entry.cursor, len(requests), entry.signature, (entry.deadlines_ns,), requests))
 
 
 def _unwilling(entry: SubBatch, view: View, newcomers: Lane, time_ns: int, now: int) -> bool:

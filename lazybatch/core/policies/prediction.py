@@ -79,18 +79,20 @@ def drain(
         row_time_ns += inside * step_ns
         inside -= rows
         end_ns = now + time_ns
-        price_ns = late_price_ns.get(lane.model)
+        model = lane.model
+        price_ns = late_price_ns.get(model)
         if price_ns is not None:
             for ascending in deadlines_ns:
-                missed = bisect_left(ascending, end_ns)
-                late += missed
-                late_ns += missed * price_ns
-        long_ago_ns = end_ns - tail_from_ns[lane.model]
+                if missed := bisect_left(ascending, end_ns):
+                    late += missed
+                    late_ns += missed * price_ns
+        long_ago_ns = end_ns - tail_from_ns[model]
         for request in requests:
-            if request.arrival_ns >= long_ago_ns:
+            arrival_ns = request.arrival_ns
+            if arrival_ns >= long_ago_ns:
                 break
-            tail_ns += long_ago_ns - request.arrival_ns
-    return Drain(time_ns, row_time_ns, late, late_ns, tail_ns)
+            tail_ns += long_ago_ns - arrival_ns
+    return _new(Drain, (time_ns, row_time_ns, late, late_ns, tail_ns))
 
 
 def _met(stack: list[Running], lane: Lane, cursor: int, rows: int, signature: Hashable) -> int | None:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 
 from lazybatch.core.arrival_rate import ArrivalRate
-from lazybatch.core.control import Control, Solution
+from lazybatch.core.control import Control
 from lazybatch.core.lane import Lane
 from lazybatch.core.policies.left import Left
 from lazybatch.core.request import UNBOUNDED_NS, Request
@@ -53,6 +53,31 @@ _SHARE_MIN = 0.1
 """A model is never valued as if it had less of the processor, however rarely it is asked for."""
 
 
+class _Model:
+    """One lane and what follows from its rate, as long as that is the same.
+
+    load: rate over capacity; root: of that. solution: the control of the rate where others do not disturb.
+    """
+
+    __slots__ = ("arrivals", "control", "lane", "left", "load", "model", "rate_per_ns", "root", "solution")
+
+    def __init__(self, lane: Lane, control: Control, arrivals: ArrivalRate) -> None:
+        self.lane = lane
+        self.model = lane.model
+        self.control = control
+        self.arrivals = arrivals
+        self.rate_per_ns = self.load = self.root = 0.0
+        self.solution = control.at(0.0)
+        self.left = Left(lane, self.solution)
+
+    def change(self, rate_per_ns: float) -> None:
+        """The rate is another now."""
+        self.rate_per_ns = rate_per_ns
+        self.load = rate_per_ns / self.control.capacity_per_ns
+        self.root = sqrt(self.load)
+        self.solution = self.control.at(rate_per_ns)
+
+
 class Prospect:
     """What lies ahead of all lanes. `look` brings it up to the present moment; everything else reads."""
 
@@ -63,6 +88,11 @@ class Prospect:
         self.late_price_ns: dict[str, float] = {}
         self.tail_from_ns: dict[str, float] = {}
         self.left: dict[str, Left] = {}
+        self.calm_until_ns = 0
+        """Nobody who waits is late if the processor is free by then, whoever starts now."""
+        self._lanes: Sequence[Lane] = ()
+        self._models: list[_Model] = []
+        self._lefts: list[Left] = []
         self._seen: dict[str, tuple[int, float]] = {}
 
     def arrived(self, request: Request) -> None:
@@ -85,36 +115,58 @@ class Prospect:
 
     def look(self, lanes: Sequence[Lane], now: int) -> None:
         """Bring everything up to the present moment."""
+        if lanes is not self._lanes:
+            self._meet(lanes)
         if len(lanes) == 1:
-            self._look_at_one(lanes[0], now)
+            self._look_at_one(now)
             return
-        controls, arrivals = self._controls, self._rates
-        rates, loads, at_work = [], [], 0
-        for lane in lanes:
-            model = lane.model
-            rate = arrivals[model].per_ns(now) or 0.0
-            rates.append(rate)
-            loads.append(rate / controls[model].capacity_per_ns)
-            if len(lane.queue) or len(lane.table):
+        models, at_work, total, roots = self._models, 0, 0.0, 0.0
+        for of in models:
+            rate_per_ns = of.arrivals.per_ns(now) or 0.0
+            if rate_per_ns != of.rate_per_ns:
+                of.change(rate_per_ns)
+            total += of.load
+            roots += of.root
+            if of.lane.table.rows or len(of.lane.queue):
                 at_work += 1
-        total = sum(loads)
         if self.sla_ns:
             price_ns = LATE_WEIGHT_SHARED * max(self.sla_ns.values())
             self.late_price_ns = dict.fromkeys(self.sla_ns, price_ns)
-        shares = [1.0] * len(lanes) if at_work <= 1 else _shares(loads, total)
-        for lane, rate, load, share in zip(lanes, rates, loads, shares, strict=True):
-            control = controls[lane.model]
-            solution = undisturbed = control.at(rate)
-            if share < 1.0:
-                solution = control.at(rate / share)
-            slowed = max(_SHARE_MIN, 1.0 - total + load)
-            self.tail_from_ns[lane.model] = TAIL_FROM * undisturbed.mean_latency_ns / slowed
-            self._see(lane, solution, share, now)
+        timed, tail_from_ns, calm_until_ns = self.late_price_ns, self.tail_from_ns, UNBOUNDED_NS
+        shared, offered, spare, roots = at_work > 1, max(1.0, total), max(0.0, 1.0 - total), roots or 1.0
+        for of in models:
+            load, solution, share, left = of.load, of.solution, 1.0, of.left
+            slowed = 1.0 - total + load
+            tail_from_ns[of.model] = (
+                TAIL_FROM * solution.mean_latency_ns / (slowed if slowed > _SHARE_MIN else _SHARE_MIN)
+            )
+            if shared:
+                share = load / offered + spare * of.root / roots
+                if share < _SHARE_MIN:
+                    share = _SHARE_MIN
+                if share < 1.0:
+                    solution = of.control.at(of.rate_per_ns / share)
+            left.see(solution, share, now, of.model in timed)
+            if left.late_alone:
+                self._lose(left)
+            if left.calm_until_ns < calm_until_ns:
+                calm_until_ns = left.calm_until_ns
+        self.calm_until_ns = calm_until_ns
 
-    def _look_at_one(self, lane: Lane, now: int) -> None:
+    def _meet(self, lanes: Sequence[Lane]) -> None:
+        """See these lanes for the first time."""
+        self._lanes = lanes
+        known = {of.model: of for of in self._models}
+        self._models = [
+            known.get(lane.model) or _Model(lane, self._controls[lane.model], self._rates[lane.model]) for lane in lanes
+        ]
+        self._lefts = [of.left for of in self._models]
+        self.left = {of.model: of.left for of in self._models}
+
+    def _look_at_one(self, now: int) -> None:
         """The same with a share of 1, on the path of most decisions; and the rate is looked at more closely."""
-        model = lane.model
-        control, arrivals = self._controls[model], self._rates[model]
+        of = self._models[0]
+        model, control, arrivals, left = of.model, of.control, of.arrivals, of.left
         rate = arrivals.per_ns(now) or 0.0
         for timed, sla_ns in self.sla_ns.items():
             spare = max(_SPARE_MIN, 1.0 - rate / control.capacity_per_ns)
@@ -128,15 +180,15 @@ class Prospect:
         if burst.rate_per_ns > solution.rate_per_ns:
             solution = burst
         self.tail_from_ns[model] = TAIL_FROM * solution.mean_latency_ns
-        self._see(lane, solution, 1.0, now)
+        left.see(solution, 1.0, now, model in self.late_price_ns)
+        if left.late_alone:
+            self._lose(left)
+        self.calm_until_ns = left.calm_until_ns
 
-    def _see(self, lane: Lane, solution: Solution, share: float, now: int) -> None:
-        model = lane.model
-        left = self.left.get(model)
-        if left is None:
-            left = self.left[model] = Left(lane, solution)
-        mean_ns = max(self.tail_from_ns[model] / TAIL_FROM, self._seen.get(model, _NOTHING_SEEN)[1])
-        left.see(solution, share, now, mean_ns, timed=model in self.late_price_ns)
+    def _lose(self, left: Left) -> None:
+        """The first rows of a lane are late whatever is done."""
+        model = left.lane.model
+        left.lose(max(self.tail_from_ns[model] / TAIL_FROM, self._seen.get(model, _NOTHING_SEEN)[1]))
 
     def cost_ns(
         self, started: Lane | None, rows: int, time_ns: int, now: int, *, passing: bool = False
@@ -147,10 +199,16 @@ class Prospect:
         behind the lost. time_ns: until everything in flight, those included, is done.
         """
         cost_ns, late, free_ns = 0.0, 0, now + time_ns
-        for left in self.left.values():
-            begun = rows if left.lane is started else 0
-            cost_ns += left.cost_ns(begun, time_ns)
-            if left.seen and (missed := left.late(begun, free_ns, passing=passing)):
+        for left in self._lefts:
+            begun, solution, share = rows if left.lane is started else 0, left.solution, left.share
+            waiting = left.rows - begun
+            cost_ns += (
+                waiting * time_ns
+                + left.per_ns * time_ns * time_ns / 2
+                - solution.gain_rows * time_ns
+                + solution.after(waiting, time_ns * share) / share
+            )
+            if free_ns > left.calm_until_ns and (missed := left.late(begun, free_ns, passing=passing)):
                 late += missed
                 cost_ns += missed * self.late_price_ns[left.lane.model]
         return cost_ns, late
@@ -167,13 +225,6 @@ class Prospect:
         late = sum([deadline_ns < end_ns for deadline_ns in self.deadlines_ns(lane, rows, passing=passing)])
         return late * self.late_price_ns[lane.model] if late else 0.0, late
 
-    def all_in_time(self, started: Lane, rows: int, free_ns: int) -> bool:
-        """Whether nobody can be late, if so many of a lane's first rows end at ``free_ns`` and all others follow.
-
-        False says nothing: then everybody has to be looked at.
-        """
-        return all(left.all_in_time(rows if left.lane is started else 0, free_ns) for left in self.left.values())
-
     def advice(self, lane: Lane, rows: int) -> int:
         """Rows to start with so many waiting, by the control; 0 to wait for one more."""
         return self.left[lane.model].solution.start(rows)
@@ -181,14 +232,6 @@ class Prospect:
     def waiting_ends_ns(self, lane: Lane, fits: int, now: int) -> int:
         """Until when to wait for one more row: silence, or the tightest deadline, ends it."""
         left = self.left[lane.model]
-        per_ns = left.solution.rate_per_ns * left.share
-        silence_ns = self._rates[lane.model].last_arrival_ns + int(SILENCE_GAPS / per_ns)
+        silence_ns = self._rates[lane.model].last_arrival_ns + int(SILENCE_GAPS / left.per_ns)
         last_start_ns = min(left.deadlines_ns, default=UNBOUNDED_NS) - lane.run_ns(min(fits + 1, lane.rows_max))
         return min(silence_ns, last_start_ns)
-
-
-def _shares(loads: Sequence[float], total: float) -> list[float]:
-    """Each model's share of the processor, from the loads they offer (their sum may exceed 1)."""
-    roots = [sqrt(load) for load in loads]
-    whole, offered, spare = sum(roots) or 1.0, max(1.0, total), max(0.0, 1.0 - total)
-    return [max(_SHARE_MIN, load / offered + spare * root / whole) for load, root in zip(loads, roots, strict=True)]

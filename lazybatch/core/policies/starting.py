@@ -9,7 +9,6 @@ The control's advice is what is weighed first. Only where that makes somebody la
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from lazybatch.core.infq import Alone
 from lazybatch.core.lane import Lane
@@ -17,13 +16,6 @@ from lazybatch.core.policies.base import Choice, Start, Wait
 from lazybatch.core.policies.prospect import Prospect
 from lazybatch.core.request import UNBOUNDED_NS
 from lazybatch.core.task import Reason
-
-
-class Rows(NamedTuple):
-    """So many of a lane's waiting rows, behind so many that are passed over."""
-
-    rows: int
-    skip: int = 0
 
 
 class Starting:
@@ -40,28 +32,35 @@ class Starting:
 
     def start(self, lanes: Sequence[Lane], now: int) -> Start:
         """The best start of these lanes, of the least cost."""
-        chosen, (rows, skip) = self._best(lanes, now)
-        return Start(chosen, rows, _why(chosen, rows, now), skip=skip or chosen.made_late(rows, now))
+        lane, rows, skip = self._best(lanes, now)
+        if is_alone(lane, now):
+            reason = Reason.START_ALONE
+        else:
+            reason = Reason.START_FULL if rows == lane.rows_max else Reason.START_IDLE
+        return Start(lane, rows, reason, skip=skip or lane.made_late(rows, now))
 
-    def _best(self, lanes: Sequence[Lane], now: int) -> tuple[Lane, Rows]:
-        """The best of the lanes and their rows; of a lane none are weighed after some that make nobody late."""
-        prospect, only, best_ns = self._prospect, len(lanes) == 1, 0.0
-        found: tuple[Lane, Rows] | None = None
+    def _best(self, lanes: Sequence[Lane], now: int) -> tuple[Lane, int, int]:
+        """The lane, the rows to start, and those to pass over.
+
+        Of a lane none are weighed after some that make nobody late; with a single lane those need no weighing.
+        """
+        calm_until_ns = self._prospect.calm_until_ns if len(lanes) == 1 else 0
+        found: tuple[Lane, int, int] | None = None
+        best_ns = 0.0
         for lane in lanes:
-            for rows in self._starts(lane, now):
-                if only and found is None and prospect.all_in_time(lane, rows.rows, now + lane.run_ns(rows.rows)):
-                    return lane, rows
-                cost_ns, late = self._score(lane, rows, now)
+            for rows, skip in self._starts(lane, now):
+                if now + lane.run_ns(rows) <= calm_until_ns and found is None:
+                    return lane, rows, skip
+                cost_ns, late = self._score(lane, rows, now, passing=skip > 0)
                 if found is None or cost_ns < best_ns:
-                    found, best_ns = (lane, rows), cost_ns
+                    found, best_ns = (lane, rows, skip), cost_ns
                 if not late:
                     break
         assert found is not None, "asked only while something waits"
         return found
 
-    def _score(self, lane: Lane, start: Rows, now: int) -> tuple[float, int]:
+    def _score(self, lane: Lane, rows: int, now: int, *, passing: bool) -> tuple[float, int]:
         """The cost of a start in row-nanoseconds, and how many rows are late, priced in it."""
-        rows, passing = start.rows, start.skip > 0
         time_ns = lane.run_ns(rows)
         late_ns, late_now = self._prospect.late_started(lane, rows, now + time_ns, passing=passing)
         cost_ns, late = self._prospect.cost_ns(lane, rows, time_ns, now, passing=passing)
@@ -73,29 +72,32 @@ class Starting:
             return now
         return self._prospect.waiting_ends_ns(lane, startable(lane, lane.rows_max, now), now)
 
-    def _starts(self, lane: Lane, now: int) -> Iterator[Rows]:
-        """The starts worth comparing: what the control advises, then with deadlines all, half, one.
+    def _starts(self, lane: Lane, now: int) -> Iterator[tuple[int, int]]:
+        """The starts worth comparing, as (rows, rows passed over): what the control advises, then with deadlines all,
+        half, one.
 
         Where rows in front are lost, the others are of those behind them, if there is time for that.
         """
         fits = startable(lane, lane.rows_max, now)
         if lane.loops:  # whoever comes later need not wait for the end of these
-            yield Rows(min(fits, lane.rows_best))
+            yield min(fits, lane.rows_best), 0
             return
         if rows := crowded_rows(lane, self._prospect):
-            yield Rows(min(fits, rows))
+            yield min(fits, rows), 0
             return
-        advised = min(self._prospect.advice(lane, len(lane.queue)) or fits, fits)
-        yield Rows(advised)
+        advised = self._prospect.advice(lane, len(lane.queue)) or fits
+        advised = advised if advised < fits else fits
+        yield advised, 0
         left = self._prospect.left[lane.model]
-        if left.lost and left.seen:
+        if not left.seen:
+            return
+        if left.lost:
             sizes = self._sizes(lane, min(fits, len(lane.queue) - left.lost), now)
-            passing = [Rows(size, left.lost) for size in sizes if now + lane.run_ns(size) <= left.pass_until_ns]
+            passing = [(size, left.lost) for size in sizes if now + lane.run_ns(size) <= left.pass_until_ns]
             if passing:
                 yield from passing
                 return
-        if left.seen:
-            yield from [Rows(size) for size in self._sizes(lane, fits, now) if size != advised]
+        yield from [(size, 0) for size in self._sizes(lane, fits, now) if size != advised]
 
     def _sizes(self, lane: Lane, fits: int, now: int) -> list[int]:
         return sorted({fits, self._punctual(lane, fits, now), max(1, fits // 2), 1}, reverse=True)
@@ -117,9 +119,13 @@ def is_alone(lane: Lane, now: int) -> bool:
 
 def startable(lane: Lane, room: int, now: int) -> int:
     """Rows that could start together now, at most ``room``: of the head's signature, or the head alone."""
+    queue = lane.queue
     if is_alone(lane, now):
         return 1
-    return min(room, len(lane.queue)) if lane.queue.uniform else len(lane.queue.peek(now, room))
+    if not queue.uniform:
+        return len(queue.peek(now, room))
+    rows = len(queue)
+    return rows if rows < room else room
 
 
 def crowded_rows(lane: Lane, prospect: Prospect) -> int:
@@ -139,9 +145,3 @@ def _within(lane: Lane, rows: int, time_ns: int) -> int:
     while rows > 1 and lane.run_ns(rows) > time_ns:
         rows -= 1
     return rows
-
-
-def _why(lane: Lane, rows: int, now: int) -> Reason:
-    if is_alone(lane, now):
-        return Reason.START_ALONE
-    return Reason.START_FULL if rows == lane.rows_max else Reason.START_IDLE

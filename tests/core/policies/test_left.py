@@ -15,7 +15,7 @@ from lazybatch.core.control import Control
 from lazybatch.core.infq import InfQ
 from lazybatch.core.lane import Lane
 from lazybatch.core.policies.left import DEADLINES_SEEN, QUEUE_SEEN, Left
-from lazybatch.core.request import Request
+from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.solver import solve
 from tests.core.kit import lane_spec, linear, row
 
@@ -32,7 +32,9 @@ def seen(slas: list[int | None], *, gap_ns: int = 1, load: int = 10, signature: 
     for k, sla in enumerate(slas):
         lane.queue.push(row(k, gap_ns * k, sla=sla, signature=signature[k % len(signature)]))
     left = Left(lane, control().solutions[0])
-    left.see(control().solutions[load], 1.0, gap_ns * len(slas), 150.0, timed=timed)
+    left.see(control().solutions[load], 1.0, gap_ns * len(slas), timed)
+    if left.late_alone:
+        left.lose(150.0)
     return left
 
 
@@ -71,7 +73,7 @@ def test_who_is_late_is_who_ends_late(
     left = seen(slas, gap_ns=gap_ns, load=load)
     begun = min(begun, max(0, left.rows - left.lost if passing else left.rows))
     free_ns = gap_ns * len(slas) + after_ns
-    if left.all_in_time(begun, free_ns):
+    if free_ns <= left.calm_until_ns:
         assert left.late(begun, free_ns) == 0
         assert all(deadline_ns >= free_ns for deadline_ns in left.deadlines_ns[:begun])
     assert left.late(begun, free_ns, passing=passing) == followed(left, begun, free_ns, passing)
@@ -83,9 +85,8 @@ def test_deadlines_are_read_only_where_one_could_be_missed(monkeypatch: pytest.M
     monkeypatch.setattr(InfQ, "peek", lambda queue, now, rows: asked.append(rows) or peek(queue, now, rows))
     run_ns = left.lane.run_ns(3)
     assert left.late(0, 500 - run_ns) == 0
-    assert left.all_in_time(0, 500 - run_ns)
+    assert left.calm_until_ns == 500 - run_ns
     assert not asked
-    assert not left.all_in_time(0, 501 - run_ns)
     assert [left.late(0, free_ns) for free_ns in (501 - run_ns, 701 - run_ns)] == [1, 2]
     assert asked == [3]
 
@@ -103,7 +104,7 @@ def test_without_rows_or_deadlines_everybody_is_in_time(timed: bool) -> None:
     """An empty queue, and a model whose rows have no targets."""
     left = seen([] if timed else [5, 5], timed=timed)
     assert (left.seen, left.deadlines_ns) == (0, ())
-    assert left.all_in_time(0, 10**9)
+    assert left.calm_until_ns >= UNBOUNDED_NS
 
 
 def test_in_a_mixed_queue_those_of_the_heads_signature_are_looked_at() -> None:
@@ -112,12 +113,26 @@ def test_in_a_mixed_queue_those_of_the_heads_signature_are_looked_at() -> None:
     assert (left.lost, left.seen, left.deadlines_ns, left.tightest_ns) == (0, 2, [5, 702], 5)
 
 
-def test_a_solution_keeps_what_was_added_up_for_it() -> None:
-    """Rates come and go; how long so many rows take is not added up anew."""
-    left = seen([500] * 8)
+def test_what_has_not_changed_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For time or another share alone; but for another solution, a row more, a head that can no longer be in time."""
+    left, looked = seen([500] * 8), list[int]()
     low, high = control().solutions[0], control().solutions[-1]
-    ends = []
+    look = Left._look
+    monkeypatch.setattr(Left, "_look", lambda self, *how: looked.append(how[1]) or look(self, *how))
+    for solution, share, now in ((low, 1.0, 8), (low, 0.5, 9), (low, 0.5, 400), (high, 0.5, 400), (high, 1.0, 401)):
+        left.see(solution, share, now, True)
+    assert looked == [8, 400, 401]
+    assert left.late_alone
+    left.lane.queue.push(row(99, 401, sla=500))
+    left.see(high, 1.0, 401, True)
+    assert (looked, left.rows) == ([8, 400, 401, 401], 9)
+
+
+def test_a_solution_keeps_what_was_added_up_for_it() -> None:
+    """Rates come and go; how long so many rows take is the same again."""
+    left, calm = seen([500] * 8), []
+    low, high = control().solutions[0], control().solutions[-1]
     for solution in (low, high, low):
-        left.see(solution, 1.0, 8, 150.0, timed=True)
-        ends.append([left.all_in_time(0, free_ns) for free_ns in range(0, 500, 10)])
-    assert ends[0] == ends[2]
+        left.see(solution, 1.0, 8, True)
+        calm.append(left.calm_until_ns)
+    assert calm[0] == calm[2] == 500 - 2 * left.lane.run_ns(4)
