@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -71,7 +72,8 @@ def test_no_more_nodes_run_than_are_needed() -> None:
 def test_a_gap_counts_for_what_came_before_it() -> None:
     """Gaps before first nodes and others are told apart; what is not the engine's, and the warm-up, are left out."""
     clock = Clock()
-    gaps = dispatching._Gaps(SpyExecutor(SpyModel(clock), 4), clock)
+    model = SpyModel(clock)
+    gaps = dispatching._Gaps(SpyExecutor(model, 4), clock)
 
     def dispatch(sub_batch: int, node: int, opened: tuple[int, ...] = ()) -> None:
         gaps.run(sub_batch, node)
@@ -87,8 +89,9 @@ def test_a_gap_counts_for_what_came_before_it() -> None:
         dispatch(sub_batch, 1)
         gaps.close(sub_batch)
         gaps.counting = True
-    assert gaps.opening == [Gap(0, 2, 70)] * 2
-    assert gaps.continuing == [Gap(1, 2, 7)] * 2
+    first, second = model.table.node_ns(0, 2), model.table.node_ns(1, 2)
+    assert gaps.opening == [Gap(0, 2, 70, True, first)] * 2
+    assert gaps.continuing == [Gap(1, 2, 7, True, second)] * 2
 
 
 @pytest.mark.parametrize(
@@ -108,18 +111,20 @@ def test_the_line_through_few_and_many_rows(
     assert dispatching._line([Gap(0, *one) for one in few], [Gap(0, *one) for one in many]) == line
 
 
-def test_what_the_others_iterations_take_more_counts_for_newcomers() -> None:
-    """Node by node, for as many dispatches as follow on one opening; a node that takes less then takes nothing off."""
+def test_what_first_iterations_take_more_counts_for_newcomers() -> None:
+    """Node by node, before it and in it, against the iterations in between; what lies behind the loop is left out."""
     clock = Clock()
-    whole, mixed = (dispatching._Gaps(SpyExecutor(SpyModel(clock), 4), clock) for _ in range(2))
-    whole.continuing = [Gap(1, 4, 10), Gap(2, 4, 10)] * 8
-    mixed.opening = [Gap(0, 2, 100)] * 4
-    mixed.continuing = [Gap(1, 4, 40), Gap(2, 4, 5), Gap(3, 4, 99)] * 8
-    assert dispatching._joining_ns(whole, mixed, 20) == 100 + 2 * 30 - 2 * 20
+    mixed = dispatching._Gaps(SpyExecutor(SpyModel(clock), 4), clock)
+    mixed.opening = [Gap(0, 2, 100, joined=True, run_ns=1_000)] * 4
+    for node, first, other in ((1, 40, 10), (2, 5, 10)):
+        mixed.continuing += [Gap(node, 4, first, True, 500 + first), Gap(node, 4, other, False, 500)] * 4
+    mixed.continuing.append(Gap(3, 4, 99, False, 1))
+    assert dispatching._joining_ns(mixed, 20) == 100 + (30 + 40) + (-5 + 5) - 2 * 20
+    assert dispatching._joining_ns(mixed, 1_000) == 0
 
 
 def test_rows_in_a_loop_come_and_go_one_by_one(tmp_path: Path) -> None:
-    """With eight rows in flight that make four iterations each, two leave and two join at every step."""
+    """With eight rows in flight that make four iterations each, four leave and four join at every second step."""
     model = lb.load(write_program(tmp_path))
     executor: Any = model.executor(max_batch_size=8)
     executor.limit((4,))
@@ -127,8 +132,12 @@ def test_rows_in_a_loop_come_and_go_one_by_one(tmp_path: Path) -> None:
     rows = [replace(row, trips=(4,)) for row in rows]
     gaps = dispatching._Run(model, executor, rows, 8, True, 10**8, perf_counter_ns).gaps()
     executor.shutdown()
-    assert {gap.rows for gap in gaps.opening} == {2}
-    assert max(gap.rows for gap in gaps.continuing) == 8
+    assert {gap.rows for gap in gaps.opening} == {4}
+    assert {gap.rows for gap in gaps.continuing} == {8}
+    assert {gap.joined for gap in gaps.opening} == {True}
+    joined = [gap.joined for gap in gaps.continuing]
+    assert {True, False} == set(joined)
+    assert all(one is not other for one, other in pairwise(joined))
     assert all(gap.ns > 0 for gap in gaps.opening + gaps.continuing)
 
 

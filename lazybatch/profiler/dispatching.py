@@ -9,9 +9,9 @@ in them, whatever the machine's pace, nor the submitting of further rows. It run
 there are, of one row and of as many as fit; medians leave the machine's hiccups out. A gap before a graph's first node
 also holds the end of the batch before.
 
-Between the iterations of a loop gaps are longer where rows come and go. So in a third run they join and leave at every
-step, at evenly spread iterations, as they do under load. What that takes more is counted where the newcomers begin:
-letting rows in costs as much, and whole batches need not pay for it.
+In a loop an iteration takes longer after rows have come and gone, before its nodes and in them: states are moved. So in
+a third run rows join and leave at every second step. What the steps in between take less is counted where newcomers
+begin: letting rows in costs as much, and whole batches need not pay for it.
 
 All of it happens in the calling thread: what callers that share the processor take depends on them.
 """
@@ -37,16 +37,20 @@ GAPS_MAX = 200
 """So many gaps before first nodes are enough. One is, where that already takes more than the budget: next to such nodes
 the engine's time is nothing."""
 
+_EVERY = 2
+"""Iterations from one joining to the next."""
 ITERATIONS_MAX = 8
 """Of a row in each loop: they only have to be begun and ended."""
 
 
 class Gap(NamedTuple):
-    """Before a node started, with so many rows."""
+    """Before a node that ran with so many rows. joined: in the first iteration of newcomers. run_ns: of the node."""
 
     node: int
     rows: int
     ns: int
+    joined: bool = False
+    run_ns: int = 0
 
 
 def engine_time(
@@ -85,7 +89,7 @@ def engine_time(
         # Iterations are most of what is dispatched at such a first node, and newcomers join them.
         both = _line(few.opening + few.continuing, mixed.opening + mixed.continuing)
         return EngineTime(*both, *both)
-    return EngineTime(_joining_ns(many, mixed, opened[1]), opened[1], *goes_on)
+    return EngineTime(_joining_ns(mixed, opened[1]), opened[1], *goes_on)
 
 
 def _line(few: Sequence[Gap], many: Sequence[Gap]) -> tuple[int, int]:
@@ -100,15 +104,15 @@ def _line(few: Sequence[Gap], many: Sequence[Gap]) -> tuple[int, int]:
     return (round(fixed), round(per_row)) if fixed > 0 else (0, round(high_ns / most))
 
 
-def _joining_ns(whole: _Gaps, mixed: _Gaps, row_ns: int) -> int:
-    """What letting rows into a loop takes besides so much per row, with what the others' iterations then take more."""
-    rows, each_ns = _median(mixed.opening)
-    more_ns = 0.0
+def _joining_ns(mixed: _Gaps, row_ns: int) -> int:
+    """What letting rows into a loop takes besides so much per row, with what their first iteration then takes more."""
+    rows, joining_ns = _median(mixed.opening)
     for node in {gap.node for gap in mixed.continuing}:
-        usual, now = ([gap for gap in gaps.continuing if gap.node == node] for gaps in (whole, mixed))
-        if usual:
-            more_ns += len(now) * max(0.0, _median(now)[1] - _median(usual)[1])
-    return max(0, round(each_ns + more_ns / len(mixed.opening) - row_ns * rows))
+        there = [gap for gap in mixed.continuing if gap.node == node]
+        fresh, usual = ([gap.ns + gap.run_ns for gap in there if gap.joined is joined] for joined in (True, False))
+        if fresh and usual:
+            joining_ns += median(fresh) - median(usual)
+    return max(0, round(joining_ns - row_ns * rows))
 
 
 def _median(gaps: Sequence[Gap]) -> tuple[float, float]:
@@ -131,6 +135,8 @@ class _Gaps(Observer):
         self._longest_ns = 0
         self._end_ns: int | None = None
         self._gap_ns: int | None = None
+        self._run_ns = 0
+        self._joined = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)
@@ -151,7 +157,8 @@ class _Gaps(Observer):
         self._gap_ns = None if self._end_ns is None else start_ns - self._end_ns
         done = self._executor.run(sub_batch, node)
         self._end_ns = self._clock_ns()
-        self._longest_ns = max(self._longest_ns, self._end_ns - start_ns)
+        self._run_ns = self._end_ns - start_ns
+        self._longest_ns = max(self._longest_ns, self._run_ns)
         return done
 
     def shutdown(self) -> None:
@@ -159,12 +166,15 @@ class _Gaps(Observer):
 
     def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
         """See `Observer.dispatched`: the engine says what has just run."""
+        self._joined |= bool(task.opened)
         if self.counting and self._gap_ns is not None:
-            (self.opening if task.opened else self.continuing).append(Gap(task.node, task.rows, self._gap_ns))
+            gap = Gap(task.node, task.rows, self._gap_ns, self._joined, self._run_ns)
+            (self.opening if task.opened else self.continuing).append(gap)
 
     def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
         """See `Observer.stepped`."""
         self.steps += 1
+        self._joined = False
 
 
 class _Run:
@@ -185,7 +195,8 @@ class _Run:
         self._rows = rows
         self._size = size
         # Those that join a loop at once: as many as leave it, when all stand at different iterations.
-        self._share = -(-size // sum(count or 1 for count in rows[0].trips)) if mixed else size
+        iterations = sum(count or 1 for count in rows[0].trips)
+        self._share = min(size, -(-_EVERY * size // iterations)) if mixed else size
         self._mixed = mixed
         self._submitted = 0
         self._open: list[RequestFuture] = []
@@ -221,7 +232,7 @@ class _Run:
                 raise ExecutionError(f"with {self._size} rows in flight under the engine: {error}") from error
         self._open = [future for future in self._open if not future.done()]
         most = self._size + self._share
-        wanted = min(most, self._share * (1 + self._gaps.steps)) if self._mixed else most
+        wanted = min(most, self._share * (1 + self._gaps.steps // _EVERY)) if self._mixed else most
         numbers = range(self._submitted, self._submitted + max(0, wanted - len(self._open)))
         if numbers:
             self._open += self._engine.submit(self._model, [self._rows[k % len(self._rows)] for k in numbers])
