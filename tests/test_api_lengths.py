@@ -45,7 +45,11 @@ def test_what_may_be_given(given: Any, graphs: Any, found: Any) -> None:
         ([A, A, A], TWO, "for each of its loops loop0, loop1"),
         ([1], ONE, "lengths of model 'one', loop 'loop0': expected a LengthGuess, got 1"),
         ({"loop9": A}, ONE, "lengths of loop 'loop9': model 'one' has 'loop0'"),
-        ("a.json", ONE, "must hold one LengthGuess for each of its loops loop0, got 'a.json'"),
+        (
+            "a.json",
+            ONE,
+            "loops loop0, got 'a.json' (lazybatch.load_lengths reads files)",
+        ),
         (A, STATIC, "lengths were given for model 'static', which has no loops"),
         (A, {**ONE, **TWO}, "with several models, give a mapping from model name to lengths"),
         ({"three": A}, {**ONE, **TWO}, "lengths names the unknown model 'three'; known are one, two"),

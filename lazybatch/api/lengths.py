@@ -6,6 +6,7 @@ Owns: `lengths_of`. Must not know: where lengths were measured, how guesses are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 from lazybatch.core.graph import NodeGraph
@@ -43,10 +44,11 @@ def _of_model(model: str, graph: NodeGraph, given: Any) -> Lengths:
         given = [given]
     if isinstance(given, Mapping):
         given = guesses_for(graph, given)
-    if not isinstance(given, Sequence) or len(given) != len(names):
+    file = isinstance(given, str | PathLike)
+    if file or not isinstance(given, Sequence) or len(given) != len(names):
         raise InvalidInput(
             f"lengths of model {model!r} must hold one LengthGuess for each of its loops {', '.join(names)}, "
-            f"got {given!r:.200}"
+            f"got {given!r:.200}{' (lazybatch.load_lengths reads files)' if file else ''}"
         )
     for name, guess in zip(names, given, strict=True):
         if guess is not None and not isinstance(guess, LengthGuess):
