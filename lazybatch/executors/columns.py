@@ -58,9 +58,9 @@ class Column(NamedTuple):
         rows = np.ascontiguousarray(self.first)[np.newaxis] if self.rows is None else self.rows
         if not isinstance(rows, np.ndarray) or rows.dtype != like or not rows.flags.c_contiguous:
             return None
-        if rows.nbytes != len(rows) * record.itemsize:
+        if not rows.nbytes or rows.nbytes != len(rows) * record.itemsize:
             return None
-        return np.ndarray((len(rows),), record, rows)
+        return rows.reshape(-1).view(record)
 
     def batch(self, boundary: Boundary, rows: int) -> NDArray[Any]:
         """All rows as a batch of ``rows``, an array of its own; those beyond the given repeat the last one."""

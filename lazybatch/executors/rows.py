@@ -29,6 +29,17 @@ def by_row(array: NDArray[Any], axis: int, rows: int) -> NDArray[Any]:
     return np.moveaxis(split, axis, 0)
 
 
+def copied(rows: NDArray[Any]) -> NDArray[Any]:
+    """An array of its own. Rows that lie one behind the other are copied as one opaque element each: NumPy lets no
+    other thread in meanwhile, which could keep the interpreter for longer than the copy takes."""
+    if not rows.flags.c_contiguous or not rows.nbytes:
+        return np.array(rows, order="C")
+    made = np.empty_like(rows)
+    record = np.dtype((np.void, rows.nbytes // len(rows)))
+    made.reshape(-1).view(record)[:] = rows.reshape(-1).view(record)
+    return made
+
+
 def take_rows(array: NDArray[Any], axis: int, rows: int, order: Collection[int]) -> NDArray[Any]:
     """A new array with these of its rows, in this order, on the same axis."""
     taken = np.moveaxis(by_row(array, axis, rows)[list(order)], 0, axis)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lazybatch.errors import ExecutionError, InvalidInput, InvariantError
 from lazybatch.executors.base import Row
 from lazybatch.executors.chain import ChainExecutor, rows_capacity
+from lazybatch.executors.columns import Columns
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
+
+BOUNDARIES = {name: Boundary(name, "int64", Kind.ROWS, 0) for name in "xaby"}
 
 
 class Numbers:
@@ -34,12 +39,11 @@ class Lists:
     capacity = 4
     open = 0
 
-    def begin(self, requests: Mapping[int, Row], rows: int) -> Numbers:
+    def begin(self, requests: Sequence[int], columns: Columns, signature: Hashable, rows: int) -> Numbers:
         """A new sub-batch; padding repeats the last number."""
         self.open += 1
-        values = [row.values for row in requests.values()]
-        values += values[-1:] * (rows - len(values))
-        return Numbers(list(requests), values, next(iter(requests.values())).signature)
+        values = columns["x"].batch(BOUNDARIES["x"], rows).tolist()
+        return Numbers(list(requests), values, signature)
 
     def append(self, large: Numbers, small: Numbers, total: int, without: Collection[str] = ()) -> None:
         """Numbers behind numbers."""
@@ -54,6 +58,10 @@ class Lists:
     def scatter(self, state: Numbers, name: str) -> list[Any]:
         """The requests' numbers."""
         return state.values[: len(state.requests)]
+
+    def peek(self, state: Numbers, name: str, like: str | None = None) -> NDArray[Any]:
+        """The requests' numbers."""
+        return np.array(state.values[: len(state.requests)])
 
     def end(self, state: Numbers) -> None:
         """One less is open."""
@@ -75,9 +83,8 @@ class Adder(ChainExecutor[Numbers]):
 
 def partition(*, joinable: bool = True) -> Partition:
     """Three nodes."""
-    boundaries = {name: Boundary(name, "int64", Kind.ROWS, 0) for name in "xaby"}
     pieces = tuple(Piece(f"n{k}", Path("none"), (a,), (b,)) for k, (a, b) in enumerate(("xa", "ab", "by")))
-    return Partition("adds", "f", Path(), pieces, boundaries, ("x",), ("y",), joinable, None if joinable else "so")
+    return Partition("adds", "f", Path(), pieces, BOUNDARIES, ("x",), ("y",), joinable, None if joinable else "so")
 
 
 @pytest.fixture
@@ -94,7 +101,7 @@ def executor(store: Lists) -> Adder:
 
 def rows(**numbers: int) -> dict[int, Row]:
     """Rows by request: r3=7 is request 3 with the number 7."""
-    return {int(name[1:]): Row(value) for name, value in numbers.items()}
+    return {int(name[1:]): Row({"x": np.array(value)}) for name, value in numbers.items()}
 
 
 def test_park_catch_up_merge_evict(executor: Adder, store: Lists) -> None:
@@ -114,7 +121,7 @@ def test_park_catch_up_merge_evict(executor: Adder, store: Lists) -> None:
 def test_calls_out_of_order(executor: Adder) -> None:
     """Each is an `InvariantError`, and changes nothing."""
     executor.open(0, rows(r0=0), 1)
-    executor.open(1, {5: Row(1, signature="other")}, 1)
+    executor.open(1, {5: Row({"x": np.array(1)}, signature="other")}, 1)
     for call in (
         lambda: executor.open(0, rows(r9=0), 1),
         lambda: executor.open(2, {}, 1),
@@ -161,3 +168,15 @@ def test_capacity() -> None:
     for wrong in (0, True, 1.5):
         with pytest.raises(InvalidInput, match="max_batch_size"):
             rows_capacity(partition(), wrong)  # type: ignore[arg-type]
+
+
+def test_blocks_of_what_consists_of_rows(store: Lists) -> None:
+    """All requests' rows at once; where rows are not joined, an output need not consist of them."""
+    for joinable, block in ((True, [3, 13]), (False, None)):
+        executor = Adder(partition(joinable=joinable), store)
+        executor.open(0, rows(r0=0, r1=10) if joinable else rows(r0=0), 2 if joinable else 1)
+        for node in range(3):
+            executor.run(0, node)
+        found = executor.block(0, "y")
+        assert (None if found is None else found.tolist()) == block
+        executor.discard(0)

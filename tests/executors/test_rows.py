@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazybatch.errors import InvariantError
-from lazybatch.executors.rows import by_row, gathered, handed_out, rows_of, size_at, survivors, take_rows
+from lazybatch.executors.rows import by_row, copied, gathered, handed_out, rows_of, size_at, survivors, take_rows
 from lazybatch.partition.pieces import Boundary, Kind
 
 
@@ -48,6 +48,18 @@ def test_rows_are_taken_on_any_axis_with_any_share(rows: int, share: int, axis: 
     taken = take_rows(array, axis, rows, order)
     assert taken.flags.c_contiguous
     assert np.array_equal(taken, np.concatenate([slices[row] for row in order], axis))
+
+
+@given(st.integers(0, 5), st.integers(0, 3), st.booleans())
+def test_copies_are_arrays_of_their_own(rows: int, share: int, apart: bool) -> None:
+    """However rows lie, and whether there is anything in them."""
+    array = np.arange(rows * share * 2, dtype=np.float32).reshape((rows, 2, share))
+    given_rows = np.moveaxis(array, 1, 0) if apart else array
+    made = copied(given_rows)
+    assert made.tolist() == given_rows.tolist()
+    assert made.dtype == array.dtype
+    assert not np.shares_memory(made, array)
+    assert made.flags.c_contiguous
 
 
 def test_rows_without_elements_can_be_moved() -> None:

@@ -17,6 +17,7 @@ from lazybatch.executors.chain import ChainExecutor
 from lazybatch.executors.program.given import NO_BLOCKS, Blocks, columns_for, signature_of
 from lazybatch.executors.program.plan import StagePlan
 from lazybatch.executors.program.rows import Traveller, check_padded
+from lazybatch.executors.rows import copied
 from lazybatch.program import Reference
 
 
@@ -81,7 +82,7 @@ class ChainStage:
                         rows[request].tensors[reference] = outputs[name]
                     continue
                 if reference in self.handed_on:
-                    blocks[reference] = np.array(block, order="C")
+                    blocks[reference] = copied(block)
                 if reference in self.kept:
                     for request, value in zip(self.requests(sub_batch), block, strict=True):
                         rows[request].tensors[reference] = np.array(value, block.dtype, order="C")
