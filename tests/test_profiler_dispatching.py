@@ -53,6 +53,26 @@ def test_what_moving_rows_takes_is_found() -> None:
         assert set(model.passes) == {1, 4}
 
 
+def test_a_device_that_runs_ahead_does_not_wait_between_nodes() -> None:
+    """There only the beginning and the end of batches count; what passes between nodes goes on beside them."""
+
+    class Ticking(Clock):
+        def __call__(self) -> int:
+            self.advance(1_000)
+            return super().__call__()
+
+    found = []
+    for ahead in (False, True):
+        model = SpyModel(Ticking())
+        executor: Any = Gathering(model, 4)
+        executor.runs_ahead = ahead
+        found.append(measured(model, executor))
+    in_step, ahead_of_it = found
+    assert in_step.continue_ns > 0
+    assert (ahead_of_it.continue_ns, ahead_of_it.continue_row_ns) == (0, 0)
+    assert (ahead_of_it.open_ns, ahead_of_it.open_row_ns) == (in_step.open_ns, in_step.open_row_ns)
+
+
 def test_one_row_at_a_time() -> None:
     """Where no two rows share a batch, the time of one row is all there is."""
     model = SpyModel(Clock())

@@ -219,6 +219,11 @@ class PaddedExecutor:
         if in_step is not None:
             in_step()
 
+    @property
+    def runs_ahead(self) -> bool:
+        """See `TorchExecutor.runs_ahead`; others never do."""
+        return bool(getattr(self._inner, "runs_ahead", False))
+
     def memory(self) -> MemoryPlan:
         """What is planned so far, for rows of the longest length."""
         return self._inner.memory()

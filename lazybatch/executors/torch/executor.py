@@ -86,6 +86,11 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
         """From now on `run` returns when its node has run: whoever measures wants to know how long that took."""
         self._in_step = True
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether `run` returns while its node still runs, unless `in_step`: it runs while the caller decides."""
+        return self._device.stream is not None
+
     def shutdown(self) -> None:
         """See `ChainExecutor.shutdown`."""
         super().shutdown()

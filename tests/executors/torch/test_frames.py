@@ -206,4 +206,5 @@ def test_measuring_is_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
         executor.run(number, 0)
         executor.in_step()
     assert waited == ["the one before", "this"]
+    assert not executor.runs_ahead, "there is no GPU"
     executor.shutdown()
