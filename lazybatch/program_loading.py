@@ -20,6 +20,7 @@ from lazybatch.program.file import is_program
 
 _OF_STAGES = ("example_inputs", "batch_axes", "tolerance")
 _STAGES_SAY = {"example_inputs": "examples"}
+_WHERE_EXAMPLES = "; a stage has them as Stage(examples=...), or as 'examples', an .npz file, in a program.json"
 
 
 def load_stages(
@@ -50,7 +51,8 @@ def load_stages(
         try:
             models[stage.name] = _load_stage(stage, load, {**shared, **runtime})
         except (InvalidInput, ModelError) as error:
-            raise type(error)(f"program {program.name!r}: stage {stage.name!r}: {error}") from error
+            hint = "" if stage.examples is not None or "example_inputs" not in str(error) else _WHERE_EXAMPLES
+            raise type(error)(f"program {program.name!r}: stage {stage.name!r}: {error}{hint}") from error
     return models
 
 
