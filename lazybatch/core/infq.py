@@ -327,6 +327,8 @@ class InfQ:
             raise InvariantError(f"queue: something is due at {end_ns}, not only at {self.due_ns}")
         if self._alone_ns is not None:
             self._deadlines.validate([request for request in self if type(request.signature) is not Alone])
+        if self._sole is not (next(iter(self._groups.values())) if len(self._groups) == 1 else None):
+            raise InvariantError(f"queue: {len(self._groups)} groups, but the only one is {self._sole}")
         if any(request.deadline_ns - request.arrival_ns < self.least_sla_ns for request in self):
             raise InvariantError(f"queue: a deadline is closer to its row's arrival than {self.least_sla_ns} ns")
         for (level, signature), group in self._groups.items():

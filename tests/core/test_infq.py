@@ -349,9 +349,14 @@ def _promise_too_much(queue: InfQ) -> None:
     queue.least_sla_ns = 51
 
 
+def _forget_the_group(queue: InfQ) -> None:
+    queue._sole = None
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (_forget_the_group, "1 groups, but the only one is None"),
         (_promise_too_much, "closer to its row's arrival than 51 ns"),
         (_disorder, "not in order of arrival"),
         (_lose_a_row, "live rows \\[0, 1, 99\\] but grouped rows \\[0, 1\\]"),

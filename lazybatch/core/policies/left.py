@@ -28,9 +28,9 @@ class Left:
     """One lane when the alternatives are weighed; `see` brings it up to the present moment.
 
     solution, share: the control of the lane's rate in its share of the processor; per_ns: the rate by that control.
-    rows: those that wait, as far as they matter. lost: so many of the first are late whatever is done; they let others
-    pass that end by ``pass_until_ns``. seen: so many behind those have deadlines that are looked at; none of them is
-    before ``tightest_ns``. late_alone: the first row is late even if it starts alone, and `lose` is to be told.
+    waiting: rows in the queue; rows: those that matter. lost: so many of the first are late whatever is done; they let
+    others pass that end by ``pass_until_ns``. seen: so many behind those have deadlines that are looked at; none of
+    them is before ``tightest_ns``. late_alone: the first row is late even if it starts alone, and `lose` is to be told.
     calm_until_ns: nobody is late if the processor is free by then, whoever starts now.
     """
 
@@ -53,6 +53,7 @@ class Left:
         "share",
         "solution",
         "tightest_ns",
+        "waiting",
     )
 
     def __init__(self, lane: Lane, solution: Solution) -> None:
@@ -60,7 +61,7 @@ class Left:
         self.solution = solution
         self.share, self.per_ns = 1.0, solution.rate_per_ns
         self._changes, self._same_until_ns, self._timed = -1, 0, False
-        self.rows = self.lost = self.seen = self.tightest_ns = self.calm_until_ns = self._now = 0
+        self.waiting = self.rows = self.lost = self.seen = self.tightest_ns = self.calm_until_ns = self._now = 0
         self.late_alone = False
         self.pass_until_ns = 0.0
         self._deadlines_ns: Sequence[int] | None = ()
@@ -89,8 +90,9 @@ class Left:
             self._served_ns = self._by_rate.setdefault(solution.rate_per_ns, [0])
         self._changes, self._timed, self._now = queue.changes, timed, now
         self.lost, self.late_alone, self._same_until_ns = 0, False, UNBOUNDED_NS
-        rows, most = len(queue), QUEUE_SEEN * lane.rows_max
-        self.rows = rows = rows if rows < most else most
+        self.waiting = waiting = len(queue)
+        most = QUEUE_SEEN * lane.rows_max
+        self.rows = rows = waiting if waiting < most else most
         if not rows or not timed:
             self.seen, self._deadlines_ns, self.calm_until_ns = 0, (), UNBOUNDED_NS
             return
@@ -126,7 +128,7 @@ class Left:
         self.lost, self.seen = lost, len(self._deadlines_ns)
         # Nobody behind them has a price, or whoever has waits for them as well: look, in every alternative.
         self.tightest_ns = min(self._deadlines_ns, default=UNBOUNDED_NS)
-        self.calm_until_ns = 0 if self.seen else UNBOUNDED_NS
+        self.calm_until_ns = -UNBOUNDED_NS if self.seen else UNBOUNDED_NS
 
     @property
     def deadlines_ns(self) -> Sequence[int]:

@@ -33,7 +33,7 @@ from lazybatch.core.policies.base import Choice, Comparison, Start, Stay, View, 
 from lazybatch.core.policies.joining import Joining, LoopControls
 from lazybatch.core.policies.prediction import Running, drain
 from lazybatch.core.policies.prospect import Prospect
-from lazybatch.core.policies.starting import Starting, crowded_rows, startable
+from lazybatch.core.policies.starting import Starting, crowded_rows, is_alone, startable
 from lazybatch.core.request import Request
 from lazybatch.core.task import Reason
 
@@ -198,7 +198,7 @@ class Lookahead:
         room = lane.rows_max - table.rows
         if head is None or room <= 0 or crowded_rows(lane, self._prospect) or (lane.loops and table.rows):
             return 0
-        rows, top = startable(lane, room, now), table.top
+        rows, top = startable(lane, room, now, alone=is_alone(lane, now)), table.top
         if top is not None:
             if top.signature != head.signature:
                 return 0

@@ -168,19 +168,21 @@ class Prospect:
         of = self._models[0]
         model, control, arrivals, left = of.model, of.control, of.arrivals, of.left
         rate = arrivals.per_ns(now) or 0.0
-        for timed, sla_ns in self.sla_ns.items():
-            spare = max(_SPARE_MIN, 1.0 - rate / control.capacity_per_ns)
-            self.late_price_ns[timed] = LATE_WEIGHT * spare * sla_ns
+        sla_ns = self.sla_ns.get(model)
+        if sla_ns is not None:
+            spare = 1.0 - rate / control.capacity_per_ns
+            self.late_price_ns[model] = LATE_WEIGHT * (spare if spare > _SPARE_MIN else _SPARE_MIN) * sla_ns
         solution = control.at(rate)
         count, seen_ns = self._seen.get(model, _NOTHING_SEEN)
         if count >= _LATENCIES_MIN:
             solution = control.agreeing(solution, seen_ns)
         recent_per_ns = arrivals.recent_per_ns(now) or 0.0
-        burst = control.at(min(recent_per_ns, BURST_LOAD * control.capacity_per_ns))
-        if burst.rate_per_ns > solution.rate_per_ns:
-            solution = burst
+        if recent_per_ns > solution.rate_per_ns:
+            burst = control.at(min(recent_per_ns, BURST_LOAD * control.capacity_per_ns))
+            if burst.rate_per_ns > solution.rate_per_ns:
+                solution = burst
         self.tail_from_ns[model] = TAIL_FROM * solution.mean_latency_ns
-        left.see(solution, 1.0, now, model in self.late_price_ns)
+        left.see(solution, 1.0, now, sla_ns is not None)
         if left.late_alone:
             self._lose(left)
         self.calm_until_ns = left.calm_until_ns
@@ -224,10 +226,6 @@ class Prospect:
             return 0.0, 0
         late = sum([deadline_ns < end_ns for deadline_ns in self.deadlines_ns(lane, rows, passing=passing)])
         return late * self.late_price_ns[lane.model] if late else 0.0, late
-
-    def advice(self, lane: Lane, rows: int) -> int:
-        """Rows to start with so many waiting, by the control; 0 to wait for one more."""
-        return self.left[lane.model].solution.start(rows)
 
     def waiting_ends_ns(self, lane: Lane, fits: int, now: int) -> int:
         """Until when to wait for one more row: silence, or the tightest deadline, ends it."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from lazybatch.core.infq import Alone
 from lazybatch.core.lane import Lane
 from lazybatch.core.policies.base import Choice, Start, Wait
+from lazybatch.core.policies.left import Left
 from lazybatch.core.policies.prospect import Prospect
 from lazybatch.core.request import UNBOUNDED_NS
 from lazybatch.core.task import Reason
@@ -26,31 +27,29 @@ class Starting:
 
     def start_or_wait(self, lane: Lane, now: int, *, draining: bool) -> Choice:
         """Where only this lane has work. draining: no further request will come."""
-        if not lane.loops and (until_ns := self._waits_until(lane, draining, now)) > now:
-            return Wait(until_ns)
+        prospect, alone = self._prospect, is_alone(lane, now)
+        left = prospect.left[lane.model]
+        if not (draining or alone or lane.loops or left.solution.start(left.waiting)):
+            until_ns = prospect.waiting_ends_ns(lane, startable(lane, lane.rows_max, now, alone=False), now)
+            if until_ns > now:
+                return Wait(until_ns)
+        rows = self._first(lane, left, now, alone=alone)
+        if now + lane.sums_ns[rows][-1] <= prospect.calm_until_ns:
+            return _start(lane, rows, 0, now, alone=alone)
         return self.start([lane], now)
 
     def start(self, lanes: Sequence[Lane], now: int) -> Start:
         """The best start of these lanes, of the least cost."""
         lane, rows, skip = self._best(lanes, now)
-        if is_alone(lane, now):
-            reason = Reason.START_ALONE
-        else:
-            reason = Reason.START_FULL if rows == lane.rows_max else Reason.START_IDLE
-        return Start(lane, rows, reason, skip=skip or lane.made_late(rows, now))
+        return _start(lane, rows, skip, now, alone=is_alone(lane, now))
 
     def _best(self, lanes: Sequence[Lane], now: int) -> tuple[Lane, int, int]:
-        """The lane, the rows to start, and those to pass over.
-
-        Of a lane none are weighed after some that make nobody late; with a single lane those need no weighing.
-        """
-        calm_until_ns = self._prospect.calm_until_ns if len(lanes) == 1 else 0
+        """The lane, the rows to start, and those to pass over. Of a lane none are weighed after some that make nobody
+        late."""
         found: tuple[Lane, int, int] | None = None
         best_ns = 0.0
         for lane in lanes:
             for rows, skip in self._starts(lane, now):
-                if now + lane.run_ns(rows) <= calm_until_ns and found is None:
-                    return lane, rows, skip
                 cost_ns, late = self._score(lane, rows, now, passing=skip > 0)
                 if found is None or cost_ns < best_ns:
                     found, best_ns = (lane, rows, skip), cost_ns
@@ -66,11 +65,13 @@ class Starting:
         cost_ns, late = self._prospect.cost_ns(lane, rows, time_ns, now, passing=passing)
         return rows * time_ns + late_ns + cost_ns, late_now + late
 
-    def _waits_until(self, lane: Lane, draining: bool, now: int) -> int:
-        """Until when the only lane with work should wait for one more row, by its control; now for not at all."""
-        if draining or self._prospect.advice(lane, len(lane.queue)) or is_alone(lane, now):
-            return now
-        return self._prospect.waiting_ends_ns(lane, startable(lane, lane.rows_max, now), now)
+    def _first(self, lane: Lane, left: Left, now: int, *, alone: bool) -> int:
+        """The rows that are weighed first: what the control advises."""
+        fits = startable(lane, lane.rows_max, now, alone=alone)
+        if lane.loops:  # whoever comes later need not wait for the end of these
+            return min(fits, lane.rows_best)
+        rows = crowded_rows(lane, self._prospect) or left.solution.start(left.waiting) or fits
+        return rows if rows < fits else fits
 
     def _starts(self, lane: Lane, now: int) -> Iterator[tuple[int, int]]:
         """The starts worth comparing, as (rows, rows passed over): what the control advises, then with deadlines all,
@@ -78,26 +79,19 @@ class Starting:
 
         Where rows in front are lost, the others are of those behind them, if there is time for that.
         """
-        fits = startable(lane, lane.rows_max, now)
-        if lane.loops:  # whoever comes later need not wait for the end of these
-            yield min(fits, lane.rows_best), 0
+        left, alone = self._prospect.left[lane.model], is_alone(lane, now)
+        first = self._first(lane, left, now, alone=alone)
+        yield first, 0
+        if lane.loops or not left.seen or crowded_rows(lane, self._prospect):
             return
-        if rows := crowded_rows(lane, self._prospect):
-            yield min(fits, rows), 0
-            return
-        advised = self._prospect.advice(lane, len(lane.queue)) or fits
-        advised = advised if advised < fits else fits
-        yield advised, 0
-        left = self._prospect.left[lane.model]
-        if not left.seen:
-            return
+        fits = startable(lane, lane.rows_max, now, alone=alone)
         if left.lost:
-            sizes = self._sizes(lane, min(fits, len(lane.queue) - left.lost), now)
+            sizes = self._sizes(lane, min(fits, left.waiting - left.lost), now)
             passing = [(size, left.lost) for size in sizes if now + lane.run_ns(size) <= left.pass_until_ns]
             if passing:
                 yield from passing
                 return
-        yield from [(size, 0) for size in self._sizes(lane, fits, now) if size != advised]
+        yield from [(size, 0) for size in self._sizes(lane, fits, now) if size != first]
 
     def _sizes(self, lane: Lane, fits: int, now: int) -> list[int]:
         return sorted({fits, self._punctual(lane, fits, now), max(1, fits // 2), 1}, reverse=True)
@@ -117,14 +111,12 @@ def is_alone(lane: Lane, now: int) -> bool:
     return head is not None and type(head.signature) is Alone
 
 
-def startable(lane: Lane, room: int, now: int) -> int:
+def startable(lane: Lane, room: int, now: int, *, alone: bool) -> int:
     """Rows that could start together now, at most ``room``: of the head's signature, or the head alone."""
-    queue = lane.queue
-    if is_alone(lane, now):
+    if alone:
         return 1
-    if not queue.uniform:
-        return len(queue.peek(now, room))
-    rows = len(queue)
+    queue = lane.queue
+    rows = len(queue) if queue.uniform else len(queue.peek(now, room))
     return rows if rows < room else room
 
 
@@ -145,3 +137,9 @@ def _within(lane: Lane, rows: int, time_ns: int) -> int:
     while rows > 1 and lane.run_ns(rows) > time_ns:
         rows -= 1
     return rows
+
+
+def _start(lane: Lane, rows: int, skip: int, now: int, *, alone: bool) -> Start:
+    """A start and why."""
+    reason = Reason.START_ALONE if alone else Reason.START_FULL if rows == lane.rows_max else Reason.START_IDLE
+    return Start(lane, rows, reason, skip=skip or lane.made_late(rows, now))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lazybatch.core.control import Control
@@ -65,6 +65,7 @@ TARGETS = st.lists(st.one_of(st.none(), st.integers(1, 900)), min_size=1, max_si
 
 @settings(max_examples=200, deadline=None)
 @given(TARGETS, st.integers(0, 40), st.integers(0, 18), st.integers(0, 14), st.integers(0, 500), st.booleans())
+@example([1, None, 1], 0, 0, 0, 0, False)
 def test_who_is_late_is_who_ends_late(
     slas: list[int | None], gap_ns: int, load: int, begun: int, after_ns: int, passing: bool
 ) -> None:
@@ -111,6 +112,12 @@ def test_in_a_mixed_queue_those_of_the_heads_signature_are_looked_at() -> None:
     """Two of four; whoever is late alone is not taken for lost there."""
     left = seen([5, 6, 700, 800], signature="xy")
     assert (left.lost, left.seen, left.deadlines_ns, left.tightest_ns) == (0, 2, [5, 702], 5)
+
+
+def test_behind_the_lost_somebody_always_looks() -> None:
+    """Whoever is in time behind rows that are not may have to wait for them; with nobody left, nobody can be late."""
+    assert seen([1, None, 1], gap_ns=0).calm_until_ns < 0
+    assert seen([1, 1], gap_ns=0).calm_until_ns >= UNBOUNDED_NS
 
 
 def test_what_has_not_changed_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:

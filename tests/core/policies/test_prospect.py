@@ -121,7 +121,7 @@ class TestOneModel:
         costs = {b: prospect.cost_ns(m, b, m.run_ns(b), now)[0] + b * m.run_ns(b) for b in sizes}
         value = prospect.left["m"].solution.value[waiting]
         least = min(costs.values())
-        if advice := prospect.advice(m, waiting):
+        if advice := prospect.left["m"].solution.start(waiting):
             assert costs[advice] == pytest.approx(least, rel=0.005, abs=2)
             assert least == pytest.approx(value, rel=0.02, abs=5)
         else:
@@ -388,4 +388,4 @@ class TestWaiting:
         """At a load of a tenth: whatever waits, up to a full batch."""
         m, prospect = lane(), Prospect({"m": control()})
         prospect.look([m], arrive(prospect, m, 0.1))
-        assert prospect.advice(m, rows) == starts
+        assert prospect.left["m"].solution.start(rows) == starts
