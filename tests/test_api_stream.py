@@ -13,7 +13,7 @@ import pytest
 import lazybatch as lb
 from lazybatch.core.lengths import LengthGuess
 from tests.engine.kit import LONG_S, AddChain, Gate, accounts
-from tests.engine.loop_kit import Given, Rounds, expected
+from tests.engine.loop_kit import Given, Rounds, expected, steps_of
 
 ENDLESS = 10**9
 
@@ -28,11 +28,6 @@ def values(steps: list[dict[str, Any]]) -> list[int]:
     return [int(step["value"]) for step in steps]
 
 
-def all_steps(model: Rounds, given: Given) -> list[int]:
-    """What they should bring."""
-    return [value for steps in expected(model, given).steps for value in steps]
-
-
 @pytest.mark.parametrize("policy", ["continuous", "cellular", "graph", "serial"])
 def test_steps_then_the_result(policy: str) -> None:
     """The iterator gives every step as a dict and ends; the future has the row's result."""
@@ -42,7 +37,7 @@ def test_steps_then_the_result(policy: str) -> None:
         for given, stream in streams:
             steps = list(stream)
             assert all(type(step) is dict for step in steps)
-            assert values(steps) == all_steps(model, given)
+            assert values(steps) == steps_of(model, given)
             assert stream.future.result(LONG_S) == expected(model, given)
             assert list(stream) == []
         accounts(batcher.stats(), drained=False)
@@ -60,7 +55,7 @@ def test_asynchronous_steps() -> None:
     async def main() -> None:
         given = [Given(k, (1 + k % 5,)) for k in range(12)]
         answers = await asyncio.gather(*map(one, given))
-        assert answers == [(all_steps(model, one), expected(model, one)) for one in given]
+        assert answers == [(steps_of(model, one), expected(model, one)) for one in given]
 
     with batcher_of(model) as batcher:
         asyncio.run(main())
@@ -173,7 +168,7 @@ def test_errors_are_raised_behind_the_steps_made_before() -> None:
     model = Rounds(2, (0, 1))
     with batcher_of(model) as batcher:
         stream = batcher.stream(Given(1, (9,), bad=(0, 2)))
-        assert values([next(stream), next(stream)]) == all_steps(model, Given(1, (2,)))
+        assert values([next(stream), next(stream)]) == steps_of(model, Given(1, (2,)))
         with pytest.raises(lb.ExecutionError, match="cannot bear node 0"):
             next(stream)
         assert list(stream) == []
@@ -189,7 +184,7 @@ def test_errors_of_asynchronous_streams() -> None:
 
     async def main() -> None:
         stream = batcher.astream(Given(1, (9,), bad=(0, 2)))
-        assert values([await anext(stream), await anext(stream)]) == all_steps(model, Given(1, (2,)))
+        assert values([await anext(stream), await anext(stream)]) == steps_of(model, Given(1, (2,)))
         with pytest.raises(lb.ExecutionError, match="cannot bear node 0"):
             await anext(stream)
         assert [step async for step in stream] == []
@@ -256,7 +251,7 @@ def test_a_consumer_that_never_reads_holds_up_nobody() -> None:
         for k in range(20):
             assert batcher.predict(Given(k, (3,))) == expected(model, Given(k, (3,)))
         assert slow.future.result(LONG_S) == expected(model, Given(1, (500,)))
-        assert values(list(slow)) == all_steps(model, Given(1, (500,)))
+        assert values(list(slow)) == steps_of(model, Given(1, (500,)))
 
 
 def test_waiting_for_a_step_on_the_batchers_own_thread_is_refused() -> None:

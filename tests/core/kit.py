@@ -85,6 +85,16 @@ def run(scheduler: Scheduler, now: int) -> Task:
     return task
 
 
+def run_node(scheduler: Scheduler, now: int) -> tuple[int, tuple[int, ...]]:
+    """Run the next node for as long as the table says; returns the time, and who finished."""
+    task = scheduler.schedule(now)
+    assert task is not None
+    times_ns = scheduler.lane_of(task.model).times_ns
+    assert times_ns is not None
+    now += times_ns[task.node][task.padded_rows]
+    return now, scheduler.complete(task, now).finished
+
+
 class Ledger:
     """Follows rows through a scheduler by its answers alone, and checks what a driver relies on.
 

@@ -121,6 +121,11 @@ def expected(model: Rounds, given: Given) -> Answer:
     return Answer(value, tuple(trips), truncated, tuple(steps))
 
 
+def steps_of(model: Rounds, given: Given) -> list[int]:
+    """The values of all its steps, one loop after the other."""
+    return [value for steps in expected(model, given).steps for value in steps]
+
+
 def fold(value: Any, node: int, iteration: Any) -> Any:
     """What a node makes of values."""
     return (value * 31 + node * 17 + iteration * 7 + 1) % MODULUS

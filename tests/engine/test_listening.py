@@ -10,7 +10,7 @@ from lazybatch.core.policies import Continuous, GraphBatching, Policy
 from lazybatch.engine import Engine
 from lazybatch.engine.listening import Heard, Listener
 from tests.engine.kit import LONG_S, errors_of, run_dry, running, stepped
-from tests.engine.loop_kit import Given, Rounds, admitted, expected
+from tests.engine.loop_kit import Given, Rounds, admitted, expected, steps_of
 
 
 def listen(engine: Engine, model: Rounds, given: Given) -> tuple[Any, list[int]]:
@@ -18,11 +18,6 @@ def listen(engine: Engine, model: Rounds, given: Given) -> tuple[Any, list[int]]
     heard: list[int] = []
     (future,) = engine.submit(model.name, admitted(model, given), sink=lambda step: heard.append(int(step["value"])))
     return future, heard
-
-
-def steps_of(model: Rounds, given: Given) -> list[int]:
-    """The values of all its steps, one loop after the other."""
-    return [value for steps in expected(model, given).steps for value in steps]
 
 
 def test_a_listener_hears_a_step_once() -> None:

@@ -18,7 +18,7 @@ from lazybatch.core.task import Reason, Task
 from lazybatch.simulator import requests_from, simulate
 from lazybatch.workload import poisson
 from tests.core.conftest import Core
-from tests.core.kit import Ledger, lane_spec, linear, row
+from tests.core.kit import Ledger, lane_spec, linear, row, run_node
 
 TABLE = linear(nodes=4, fixed=20, per_row=5)
 
@@ -228,13 +228,3 @@ def test_the_prediction_comes_true(
         now, finished = run_node(scheduler, now)
         late += sum(now > deadlines_ns[id] for id in finished)
     assert predicted == late
-
-
-def run_node(scheduler: Scheduler, now: int) -> tuple[int, tuple[int, ...]]:
-    """Run the next node for as long as the table says; returns the time, and who finished."""
-    task = scheduler.schedule(now)
-    assert task is not None
-    times_ns = scheduler.lane_of(task.model).times_ns
-    assert times_ns is not None
-    now += times_ns[task.node][task.padded_rows]
-    return now, scheduler.complete(task, now).finished

@@ -16,7 +16,7 @@ from lazybatch.core.policies import Choice, Start, View
 from lazybatch.core.policies.prediction import Drain, Running, drain
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.core.task import Reason
-from tests.core.kit import lane_spec, linear, row
+from tests.core.kit import lane_spec, linear, row, run_node
 
 FAR_NS = {"a": 1e9, "b": 1e9}
 
@@ -154,16 +154,6 @@ class Scripted:
         if view.active is not None:
             return None
         return Start(next(lane for lane in view.lanes if len(lane.queue)), 1, Reason.START_IDLE)
-
-
-def run_node(scheduler: Scheduler, now: int) -> tuple[int, tuple[int, ...]]:
-    """Run the next node for as long as the table says; returns the time, and who finished."""
-    task = scheduler.schedule(now)
-    assert task is not None
-    times_ns = scheduler.lane_of(task.model).times_ns
-    assert times_ns is not None
-    now += times_ns[task.node][task.padded_rows]
-    return now, scheduler.complete(task, now).finished
 
 
 @settings(max_examples=100, deadline=None)
