@@ -1,6 +1,6 @@
 """What `check` says of a program: of every stage what it says of a model, and whether rows are what they are alone.
 
-Owns: `check_program`, `ProgramReport`, `StageReport`, and the run of rows that join and leave at random.
+Owns: `check_program`, and the run of rows that join and leave at random.
 Must not know: how models are proved, how programs are run, printing.
 
 A stage's proof is of one run of its model. The program's own check is of what comes after: carried state, growing

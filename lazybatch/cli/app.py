@@ -40,7 +40,11 @@ ModelFile = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An ONNX file, an exported torch program, or a program.json.")
 ]
 Servable = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="An ONNX file, a program.json, or a directory from `partition`.")
+    Path,
+    typer.Argument(
+        metavar="MODEL",
+        help="An ONNX file, an exported torch program, a program.json, or a directory from `partition`.",
+    ),
 ]
 
 
@@ -225,7 +229,7 @@ def simulate_command(
 @app.command("demo")
 def demo_command(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the plot and the trace.")] = Path("out/demo"),
-    seconds: Annotated[float, typer.Option(help="Seconds of arrivals per run; there are twelve runs.")] = 6.0,
+    seconds: Annotated[float, typer.Option(help="Seconds of arrivals per run; there are fifteen runs.")] = 6.0,
     seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
     json: Json = False,
     debug: Debug = False,

@@ -13,7 +13,7 @@ def main() -> int:
     """Run it. 0: all answers were the whole models'; 1: some were not; 2: it cannot run here."""
     parser = argparse.ArgumentParser(prog="python -m lazybatch.demo", description=run_demo.__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--out", default="out/demo", metavar="DIR", help="folder for plot and trace (out/demo)")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of arrivals per run; there are twelve (default 6)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of arrivals per run; there are fifteen (default 6)")
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals (default 0)")
     options = parser.parse_args()
 

@@ -81,7 +81,7 @@ class Store(Protocol[StateT]):
 
 
 class LoopStore(Store[StateT], Protocol):
-    """A store of rows that go round: see `RowStore` for what each call promises."""
+    """A store of rows that go round."""
 
     def again(self, state: StateT) -> None:
         """Behind the last node: what is carried is now the first node's input."""

@@ -15,7 +15,7 @@ cluster costs more than it gains.
 Deadlines: a row that ends late costs a price, the less the more the processor is loaded, because there every moment
 that is spent on saving one row makes others late. With several models the price is the same for all of them, so that
 short ones, which are saved in little time, are. A row that is late whatever is done (*lost*) has no price, and lets
-those pass that can still be in time; but only while it will itself be done within `PASS_WITHIN` mean latencies, so that
+those pass that can still be in time; but only while it will itself be done soon enough (`left.PASS_WITHIN`), so that
 the tail does not pay for it.
 
 Several models share the processor. Each is valued as if it had a share of it for itself: what its rate needs, plus a

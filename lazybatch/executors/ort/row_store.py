@@ -1,6 +1,6 @@
 """Where the rows of every sub-batch lie, and how they get in, out, together and apart.
 
-Owns: `RowStore`: buffers, shapes and row order; no tensor is moved anywhere else.
+Owns: `RowStore`: buffers, shapes and row order. What goes round is moved by `LoopRowStore`, all else here.
 Must not know: sessions, nodes being run, the scheduler.
 
 A sub-batch holds one `BufferSet` from its first node to its last. Merging copies the rows of the smaller side behind
@@ -63,7 +63,7 @@ class RowStore:
     def begin(self, requests: Sequence[int], columns: Columns, signature: Hashable, rows: int) -> SubBatch:
         """A new sub-batch with its inputs gathered; ``rows`` beyond the requests repeat the last one.
 
-        Where rows go round, inputs written per iteration are not, and those that grow have any content: see `blank`.
+        Where rows go round, inputs written per iteration are not, and those that grow have any content (`LoopStore`).
         """
         layout = self.layout(signature, {name: column.first for name, column in columns.items()})
         state = SubBatch(list(requests), rows, layout, self._nowhere)
