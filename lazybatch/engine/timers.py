@@ -24,7 +24,7 @@ _COMPACT_MIN = 64
 class Timers:
     """Calls ``expire`` for every entry whose limit has passed, unless it has ended before.
 
-    threaded: whether a thread watches the clock; without one, the driver calls `fire` itself.
+    start_thread: starts the thread that watches the clock; None: whoever drives the engine calls `fire`.
     Entries are not kept: one that has ended is nobody's any more, and its result must not wait here for its limit.
     """
 

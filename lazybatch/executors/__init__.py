@@ -1,5 +1,6 @@
 """Running nodes on rows: gather, run, park, merge, scatter.
 
-Folders: `ort` and `torch`, the two runtimes; `program`, rows that go through stages and loops; `padding`, rows of many
-lengths. Modules beside them: what these share, and models without a runtime (`callable`, `simulated`).
+Owns: `ort` and `torch`, a folder per runtime; `program`, rows that go through stages and loops; `padding`, rows of many
+lengths; beside them what these share, and models without a runtime (`callable`, `simulated`).
+Must not know: how models are cut, what the scheduler decides, futures.
 """

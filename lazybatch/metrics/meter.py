@@ -23,7 +23,7 @@ class ModelStats:
     latency: submit to result, completed requests only; queue_wait: submit to first node, of all that started;
     service: first node to end, completed requests only.
     preemptions: sub-batches of any model parked for one of this model.
-    dispatches: nodes run; mean_rows: rows per dispatch; busy_ns: time spent inside nodes.
+    dispatches: nodes run; mean_rows: rows per dispatch; busy_ns: time spent inside nodes (simulated: the engine's too).
     steps: runs of a whole loop body; iterations: rows in them, summed. left_early: rows that left a loop while others
     of their sub-batch stayed; truncated: rows that a loop's maximum ended.
     reasons: dispatches by `Reason`. Keys are plain text.

@@ -1,6 +1,7 @@
 """Policies: one small file each. They look at lanes and choose; they change nothing.
 
 Owns: the registry of names. A policy is any object with `decide` (see `base.Policy`).
+Must not know: the default, which consults what is solved (`lazybatch.policies`).
 """
 
 from __future__ import annotations

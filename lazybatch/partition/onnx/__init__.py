@@ -1,4 +1,7 @@
-"""Partitioning of ONNX models: optimise whole, prove what may be joined, cut where it is cheap, write pieces."""
+"""Partitioning of ONNX models: optimise whole, prove what may be joined, cut where it is cheap, write pieces.
+
+Owns: the public names. Must not know: how rows are served.
+"""
 
 from lazybatch.partition.onnx.build import digest_of, partition_onnx
 
