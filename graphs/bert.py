@@ -1,5 +1,7 @@
 """BERT: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2018); base: L=12, H=768, A=12.
 
+Owns: the network, of any size. Must not know: how it is exported or served.
+
 One segment only, so token types are a constant and no input. Padding is masked in every attention, which makes a
 row's answer independent of how far it was padded.
 """

@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_length,
         default=LENGTH_DEFAULT,
         metavar="N",
-        help=f"tokens per row of BERT, 2 to {LENGTH_MAX}, or 'any' for a dynamic length (default {LENGTH_DEFAULT})",
+        help=f"tokens per row of BERT or MiniLM, 2 to {LENGTH_MAX}, or 'any' of them (default {LENGTH_DEFAULT})",
     )
     make.add_argument("--tiny", action="store_true", help="models with loops: narrow and short ones, for tests")
     program = commands.add_parser(
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=range(2, LENGTH_MAX + 1),
         default=LENGTH_DEFAULT,
         metavar="N",
-        help=f"tokens per row of BERT, 2 to {LENGTH_MAX} (default {LENGTH_DEFAULT})",
+        help=f"tokens per row of BERT or MiniLM, 2 to {LENGTH_MAX} (default {LENGTH_DEFAULT})",
     )
     return parser
 

@@ -34,7 +34,7 @@ class ExportError(RuntimeError):
 def export(name: str, directory: Path, *, length: int | None = LENGTH_DEFAULT, seed: int = 0) -> Path:
     """Write ``name`` into ``directory`` and return the file; a file already there is replaced in one step.
 
-    length: tokens per row for BERT; None leaves the length dynamic too. The same seed gives the same weights.
+    length: tokens per row, where rows have such; None leaves it dynamic too. The same seed gives the same weights.
     """
     try:
         import torch

@@ -1,5 +1,7 @@
 """GNMT: Wu et al., "Google's Neural Machine Translation System" (2016): 8 + 8 LSTM layers of 1024 with attention.
 
+Owns: the stages' modules. Must not know: how stages are put together (`graphs.plans`), exported or served.
+
 Encoder: the first layer in both directions, then one direction; from the third layer on inputs are added to outputs.
 Decoder: what the first layer said last asks the attention (one hidden layer of tanh), and the context goes into every
 layer, each of which reads it beside the layer below; residuals as in the encoder. Decoding is greedy, where the paper

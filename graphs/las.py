@@ -1,5 +1,7 @@
 """LAS: Chan et al., "Listen, Attend and Spell" (ICASSP 2016): a pyramid of BLSTMs, then an LSTM speller.
 
+Owns: the stages' modules. Must not know: how stages are put together (`graphs.plans`), exported or served.
+
 Listener: a BLSTM of 256 units a side over frames of 40 features, and three more, each of which halves the time by
 joining two neighbours; of a row with an odd number of steps the last one's neighbour is zeros. Speller: two LSTMs of
 512 that read the character before and the context before; attention compares their state with the listener's answer;

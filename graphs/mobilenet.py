@@ -1,4 +1,7 @@
-"""MobileNetV2: Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks" (2018), table 2, width 1.0."""
+"""MobileNetV2: Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks" (2018), table 2, width 1.0.
+
+Owns: the network. Must not know: how it is exported or served.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """ResNet-50: He et al., "Deep Residual Learning for Image Recognition" (2015), table 1, 50-layer column.
 
+Owns: the network. Must not know: how it is exported or served.
+
 The stride of a down-sampling block sits on its 3x3 convolution, as in all common trained versions.
 """
 

@@ -1,5 +1,7 @@
 """Transformer base: Vaswani et al., "Attention Is All You Need" (2017): 6 + 6 layers, width 512, 8 heads, inner 2048.
 
+Owns: the stages' modules. Must not know: how stages are put together (`graphs.plans`), exported or served.
+
 Post-normalised, with sinusoidal positions and one matrix for both embeddings and the projection, as in the paper;
 greedy decoding, where the paper searches with a beam. The encoder ends by making the keys and values that the
 decoder's layers attend to in every step. A decoder step reads each layer's cache of keys and values as it lies, and

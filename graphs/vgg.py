@@ -1,5 +1,7 @@
 """VGG-16: Simonyan and Zisserman, "Very Deep Convolutional Networks" (2015), table 1, configuration D.
 
+Owns: the network. Must not know: how it is exported or served.
+
 Dropout between the fully connected layers is part of training and left out.
 """
 

@@ -1,5 +1,7 @@
 """The simulated NPU of the LazyBatching paper: a machine by formula, seven networks by their papers' shapes.
 
+Owns: which networks there are. Must not know: how tables are used.
+
 Run from the checkout: `python -m graphs.npu -o profiles/npu-128x128`. Nothing is measured: every table says
 "simulated" in its provenance.
 
@@ -29,4 +31,4 @@ NETWORKS: Mapping[str, Callable[[], Network]] = {
     "las": las.build,
 }
 PAPER_MS: Mapping[str, float] = {"resnet50": 1.1, "gnmt": 7.2, "transformer": 2.4}
-"""Single-batch latencies of the paper's Table II, as remembered; not verified against the printed paper."""
+"""Single-batch latencies of the paper's Table II; not verified against the printed paper."""

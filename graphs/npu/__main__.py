@@ -1,4 +1,7 @@
-"""Command line of the simulated NPU: `python -m graphs.npu -o DIR` writes the tables and prints the calibration."""
+"""Command line of the simulated NPU: `python -m graphs.npu -o DIR` writes the tables and prints the calibration.
+
+Owns: the options and the printed table. Must not know: networks, formulas.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""BERT-base (Devlin et al., NAACL 2019): twelve encoder layers of width 768, four nodes each."""
+"""BERT-base (Devlin et al., NAACL 2019): twelve encoder layers of width 768, four nodes each.
+
+Owns: the network's layers. Must not know: the machine, latency tables.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """GNMT (Wu et al., 2016): 8 + 8 LSTM layers of width 1024 with attention, loops unrolled.
 
+Owns: the network's layers. Must not know: the machine, latency tables.
+
 The encoder runs layer by layer, the first one in both directions; a node is one layer over up to ``CHUNK`` steps, and
 the products of its inputs are made for all of them at once. A decoding step is four nodes: the first layer with the
 attention, two groups of layers (each reads the attention context besides the layer below), the projection onto 32,000

@@ -1,5 +1,7 @@
 """Listen, Attend and Spell (Chan et al., ICASSP 2016): a pyramid of bidirectional LSTMs, then an LSTM speller.
 
+Owns: the network's layers. Must not know: the machine, latency tables.
+
 The listener has a bidirectional LSTM of 256 units a side over frames of 40 features, and three more, each of which
 halves the time by joining two neighbours. A node is one layer, both directions, over up to ``CHUNK`` steps. A spelling
 step (one node) is two LSTM layers of 512, the attention, and a projection onto 30 characters.

@@ -1,6 +1,7 @@
 """Sequence lengths by which the loops of translation models are unrolled.
 
 Owns: the mean length of a request, the characterised bound, and cutting a length into chunks.
+Must not know: networks, the machine.
 
 The lengths of a request are taken as 18 words, the mean (17.5) of the mix that an early public prototype of the paper's
 authors uses: 20 % 5 words, 45 % 15, 25 % 25, 10 % 35. Its 90 % quantile is the paper's: "90 % of translated German

@@ -1,4 +1,7 @@
-"""MobileNet (V1, width 1.0) at 224 x 224 (Howard et al., 2017), one node per convolution."""
+"""MobileNet (V1, width 1.0) at 224 x 224 (Howard et al., 2017), one node per convolution.
+
+Owns: the network's layers. Must not know: the machine, latency tables.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""ResNet-50 at 224 x 224 (He et al., CVPR 2016), one node per convolution."""
+"""ResNet-50 at 224 x 224 (He et al., CVPR 2016), one node per convolution.
+
+Owns: the network's layers. Must not know: the machine, latency tables.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Transformer base for translation (Vaswani et al., NeurIPS 2017): 6 + 6 layers of width 512, decoding unrolled.
 
+Owns: the network's layers. Must not know: the machine, latency tables.
+
 The encoder has one node per layer. A decoding step is three nodes: layers 1-3, layers 4-6, the projection onto the
 vocabulary of 37,000 (shared byte pairs). Keys and values of the source are computed once, in the last encoder node.
 In step t a row attends to t target and all source positions.

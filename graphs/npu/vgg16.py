@@ -1,4 +1,7 @@
-"""VGG-16 at 224 x 224 (Simonyan and Zisserman, ICLR 2015, configuration D), one node per layer with weights."""
+"""VGG-16 at 224 x 224 (Simonyan and Zisserman, ICLR 2015, configuration D), one node per layer with weights.
+
+Owns: the network's layers. Must not know: the machine, latency tables.
+"""
 
 from __future__ import annotations
 
