@@ -1,10 +1,11 @@
-"""What serving live takes beyond the table: the time around nodes, and the time between the engine and its callers.
+"""What serving live takes beyond nodes: the time around them, and the time between the engine and its callers.
 
 Owns: `Overheads`, measuring them on a run, and a table that includes them.
 Must not know: which runs they are compared on.
 
-A latency table holds the time inside nodes. Live, the engine also decides, gathers rows, hands out results, and shares
-the machine with whoever submits. Five constants describe it:
+A latency table holds the time inside nodes and, beside it, what the engine takes where nobody else needs the processor
+(`LatencyTable.engine`). Live, the engine decides, gathers rows, hands out results, and shares the machine with whoever
+submits. Five constants describe that of one run, in place of the table's:
 
     wake      from a caller's submit until the engine can see the row
     dispatch  per node: deciding, binding, and what the machine's other threads take from a node
@@ -13,7 +14,8 @@ the machine with whoever submits. Five constants describe it:
     answer    from the end of the last node until the caller's callback runs
 
 The middle three keep the processor busy, so they are part of what nodes take (`Overheads.over`); the outer two only add
-to each latency. All are fitted to a run of their own (`fit`), never to the runs that a simulation is compared with.
+to each latency. All are fitted (`fit`) to a run of their own, or to the very run that a simulation is compared with: then
+they tell it how fast the machine was.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Overheads:
     answer_ns: int
 
     def over(self, table: LatencyTable, rows_max: int) -> LatencyTable:
-        """The table with what dispatching takes, at every size up to ``rows_max``.
+        """The nodes of the table with what dispatching takes, at every size up to ``rows_max``.
 
         A row's share is charged to the first node, where rows are copied in. No entry falls below a microsecond.
         """

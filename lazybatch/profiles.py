@@ -4,7 +4,8 @@ Owns: the file format, `LatencyTable` (the core's table with `save` and `load`),
 Must not know: how tables are measured or used.
 
 Provenance keys (all optional in a file; the profiler writes them all): fingerprint (of model and partition), machine
-(see `machine`), versions, threads, date (ISO 8601, UTC), command, samples (per batch size), high_quantile, joinable.
+(see `machine`), versions, threads, date (ISO 8601, UTC), command, samples (per batch size), high_quantile, joinable,
+reason (why not), inputs ("made up" or "given") and their signature; loops, of graphs that have some (`table_loops`).
 A model that is padded to several lengths has a table of the longest and, under "shorter", one of each other length.
 
 A file is a JSON object: "format", "version", "model", "batch_sizes", "provenance", "nodes" (each with "name" and, per

@@ -1,6 +1,6 @@
 """From what the user gave to what the engine serves: models, tables and options, checked against each other.
 
-Owns: `Served` (one model with its limits and table) and `assemble`.
+Owns: `Served` (one model with its limits and table), `assemble`, and what follows: policy, lanes, executors.
 Must not know: threads, futures, requests.
 """
 
