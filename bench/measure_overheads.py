@@ -14,8 +14,8 @@ submits. Five constants describe that of one run, in place of the table's:
     answer    from the end of the last node until the caller's callback runs
 
 The middle three keep the processor busy, so they are part of what nodes take (`Overheads.over`); the outer two only add
-to each latency. All are fitted (`fit`) to a run of their own, or to the very run that a simulation is compared with: then
-they tell it how fast the machine was.
+to each latency. All are fitted (`fit`) to a run of their own, or to the very run that a simulation is compared with:
+then they tell it how fast the machine was.
 """
 
 from __future__ import annotations
