@@ -1,7 +1,7 @@
 """When newcomers are let into a running loop: by thresholds, unless deadlines speak against them.
 
 Owns: `Joining`, the loop's part of `Lookahead`.
-Must not know: how thresholds are solved (`lazybatch.loop_solver`), arrival rates, other models.
+Must not know: how thresholds are solved (`lazybatch.loop_solver`), how arrival rates are estimated, other models.
 
 At the first node of a loop newcomers could be sent after the rows that run in it: they run what lies before the loop,
 the others wait, and all go on together. That is done once as many wait as the loop's `LoopControl` asks for.

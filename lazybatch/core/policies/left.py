@@ -1,7 +1,7 @@
 """What an alternative leaves behind in one lane: what that is worth, and who of those that wait ends late.
 
 Owns: `Left`.
-Must not know: other lanes, arrival rates, prices.
+Must not know: other lanes, how arrival rates are estimated, prices.
 
 Every alternative of every decision asks for all lanes, so what they share is found out once per decision, and deadlines
 are read only where somebody could miss one. Nobody can where even the earliest deadline that is possible is not before
