@@ -56,7 +56,7 @@ Inputs = Annotated[
     Path | None,
     typer.Option(help="Rows the model accepts: an .npz file, one array per input, rows along its first axis."),
 ]
-Threads = Annotated[int | None, typer.Option(help="Threads of ONNX Runtime; default: one per core.")]
+Threads = Annotated[int | None, typer.Option(help="Threads that operators share; default: one per core.")]
 
 
 def _version(asked: bool) -> None:
