@@ -150,7 +150,21 @@ class TraceWriter(Observer):
         duration = f',"dur":{_micros(end_ns - start_ns)}'
         self._event("X", process.node(task.node), process.pid, sub_batch.track, start_ns, arguments, duration)
         if failed:
-            self._requeue(end_ns, task.sub_batch)
+            self._requeue(end_ns, sub_batch.requests)
+            self._close_bar(end_ns, task.sub_batch)
+
+    def refused(self, now_ns: int, task: Task) -> None:
+        """Newcomers wait again; the bar they were drawn into goes on."""
+        sub_batch = self._open.get(task.sub_batch)
+        if sub_batch is None or self._skip(now_ns):
+            return
+        gone = [request_id for request_id in task.opened if request_id in sub_batch.requests]
+        arguments = {"requests": gone}
+        self._event("i", "refused", sub_batch.process.pid, sub_batch.track, now_ns, arguments, ',"s":"t"')
+        sub_batch.requests.difference_update(gone)
+        self._requeue(now_ns, gone)
+        if not sub_batch.requests:  # its own rows came before this writer
+            self._close_bar(now_ns, task.sub_batch)
 
     def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
         """Begin a bar for rows that leave a loop before others, and mark the one they leave."""
@@ -242,13 +256,12 @@ class TraceWriter(Observer):
         self._waiting.clear()
         self._running.clear()
 
-    def _requeue(self, now_ns: int, sub_batch_id: int) -> None:
-        """A failed sub-batch is gone; its rows wait again, until they exit or are opened anew."""
-        for request_id in self._open[sub_batch_id].requests:
+    def _requeue(self, now_ns: int, requests: Iterable[int]) -> None:
+        """Rows that were in a sub-batch wait again, until they exit or are opened anew."""
+        for request_id in requests:
             request, _ = self._running.pop(request_id)
             self._waiting[request_id] = request
             self._span("b", "queued", self._process(request.model).pid, request_id, now_ns)
-        self._close_bar(now_ns, sub_batch_id)
 
     def _open_bar(self, now_ns: int, process: _Process, sub_batch_id: int, requests: Sequence[int]) -> None:
         sub_batch = self._open[sub_batch_id] = _Open(process, self._take_track(process), requests)

@@ -284,6 +284,36 @@ def test_rows_that_join_a_running_loop_at_once(tmp_path: Path) -> None:
     assert (mark["tid"], mark["args"]) == (1, {"requests": [2]})
 
 
+def test_newcomers_that_are_refused_end_no_bar(tmp_path: Path) -> None:
+    """They wait again, and are drawn in a bar of their own later; the one they were to join goes on to its end. A bar
+    that was begun for them ends with them."""
+    path = tmp_path / "trace.json"
+    requests = [Request(k, "m", 0) for k in (1, 2, 3)]
+    with TraceWriter(path, [GRAPH]) as writer:
+        for request in requests:
+            writer.arrived(0, request)
+        writer.opened(10, task(1, 0, opened=(1,)))
+        joining = task(1, 0, opened=(2,), rows=2)._replace(joined=2)
+        writer.opened(20, joining)
+        writer.refused(25, joining)
+        unseen = task(7, 0, opened=(3,), rows=2)._replace(joined=8)
+        writer.opened(26, unseen)
+        writer.refused(27, unseen)
+        writer.dispatched(30, 40, task(1, 0))
+        for request in requests[1:]:
+            alone = task(10 + request.id, 0, opened=(request.id,))
+            writer.opened(50, alone)
+            writer.dispatched(50, 60, alone)
+        for request in requests:
+            writer.exited(70, request, Outcome.COMPLETED, 10)
+    found = events(path)
+    check_format(found)
+    assert [e["args"]["sub_batch"] for e in found if e["ph"] == "X"] == [1, 12, 13]
+    assert [e["args"]["requests"] for e in found if e["name"] == "refused"] == [[2], [3]]
+    began = {e["args"]["requests"][0]: e["ts"] for e in found if e["ph"] == "B"}
+    assert set(began) == {1, 2, 3}
+
+
 @pytest.mark.parametrize("policy", [Continuous(), LazyBatching(), GraphBatching()])
 def test_a_run_with_loops_draws_a_picture_that_holds(tmp_path: Path, policy: Policy) -> None:
     """Joins, splits, merges, a cancelled row and one that fails: every bar and span still ends."""

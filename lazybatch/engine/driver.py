@@ -250,9 +250,11 @@ class Driver:
         start_ns = self._clock.now_ns()
         ran = run_node(task, executor, rows, listen, self._delivery.hand_over)
         end_ns = self._clock.now_ns()
-        failed = ran.error is not None
-        self._ledger.dispatched(task, start_ns, end_ns, failed)
-        self._watch.dispatched(start_ns, end_ns, task, failed)
+        if ran.refused:
+            self._watch.refused(end_ns, task)
+        else:
+            self._ledger.dispatched(task, start_ns, end_ns, ran.error is not None)
+            self._watch.dispatched(start_ns, end_ns, task, ran.error is not None)
         if ran.error is not None:
             (self._refused if ran.refused else self._failed)(task, ran.error, end_ns)
         else:

@@ -32,7 +32,7 @@ def by_row(array: NDArray[Any], axis: int, rows: int) -> NDArray[Any]:
 def copied(rows: NDArray[Any]) -> NDArray[Any]:
     """An array of its own. Rows that lie one behind the other are copied as one opaque element each: NumPy lets no
     other thread in meanwhile, which could keep the interpreter for longer than the copy takes."""
-    if not rows.flags.c_contiguous or not rows.nbytes:
+    if not rows.flags.c_contiguous or not rows.nbytes or rows.dtype.hasobject:
         return np.array(rows, order="C")
     made = np.empty_like(rows)
     record = np.dtype((np.void, rows.nbytes // len(rows)))

@@ -60,6 +60,12 @@ class Observer:
     def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
         """One node ran on one sub-batch from start to end; called after it ended. ``failed``: it raised."""
 
+    def refused(self, now_ns: int, task: Task) -> None:
+        """The newcomers ``task.opened`` could not be gathered: they wait again, or end, and no node ran.
+
+        Said instead of `dispatched`; the sub-batch they were to join goes on without them.
+        """
+
     def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
         """One iteration of a loop is over: after `dispatched` of its last node, before all that follows from it.
 
@@ -92,6 +98,7 @@ class Observers:
         self._opened = _overridden(observers, "opened")
         self._preempted = _overridden(observers, "preempted")
         self._dispatched = _overridden(observers, "dispatched")
+        self._refused = _overridden(observers, "refused")
         self._stepped = _overridden(observers, "stepped")
         self._merged = _overridden(observers, "merged")
         self._exited = _overridden(observers, "exited")
@@ -130,6 +137,10 @@ class Observers:
     def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
         """See `Observer.dispatched`."""
         self._call(self._dispatched, start_ns, end_ns, task, failed)
+
+    def refused(self, now_ns: int, task: Task) -> None:
+        """See `Observer.refused`."""
+        self._call(self._refused, now_ns, task)
 
     def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
         """See `Observer.stepped`."""

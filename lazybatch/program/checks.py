@@ -55,7 +55,7 @@ def _count(where: str, what: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidInput(f"{where}: {what} must be a whole number, at least {least}, got {value!r}")
     if value > COUNT_MAX:
-        raise InvalidInput(f"{where}: {what} must be at most {COUNT_MAX}, got {value:.4g}")
+        raise InvalidInput(f"{where}: {what} must be at most {COUNT_MAX}, got a number of {value.bit_length()} bits")
 
 
 def _finite(number: float) -> bool:

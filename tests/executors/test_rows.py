@@ -24,6 +24,14 @@ def test_requests_are_found_in_their_rows(requests: list[int], wanted: set[int])
         assert found is None
 
 
+def test_text_is_copied_too() -> None:
+    """Elements that are objects cannot be taken for bytes."""
+    words = np.array(["a", "Zürich"], dtype=object)
+    made = copied(words)
+    assert made is not words
+    assert made.tolist() == words.tolist()
+
+
 @given(st.integers(1, 12), st.data())
 def test_survivors_keep_everyone_and_move_as_few_as_possible(rows: int, data: st.DataObject) -> None:
     """Exactly the remaining rows remain, each hole gets one row from behind, and nobody else moves."""

@@ -113,7 +113,11 @@ BAD_STAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "a maximum of none": (lambda: decoder(loop=loop(trips_max=0)), "trips_max must be a whole number, at least 1"),
     "a maximum beyond counting": (
         lambda: decoder(loop=loop(trips_max=10**30)),
-        r"trips_max must be at most 2147483647, got 1e\+30",
+        "trips_max must be at most 2147483647, got a number of 100 bits",
+    ),
+    "a maximum that no float holds": (
+        lambda: decoder(loop=loop(trips_max=10**400)),
+        "trips_max must be at most 2147483647, got a number of 1329 bits",
     ),
     "collected things that are none": (
         lambda: decoder(loop=loop(collect=5)),

@@ -154,11 +154,11 @@ class Prospect:
         self.calm_until_ns = calm_until_ns
 
     def _meet(self, lanes: Sequence[Lane]) -> None:
-        """See these lanes for the first time."""
+        """See these lanes for the first time. Of a scheduler made anew, models have the same names and other queues."""
         self._lanes = lanes
-        known = {of.model: of for of in self._models}
+        known = {of.left.lane: of for of in self._models}
         self._models = [
-            known.get(lane.model) or _Model(lane, self._controls[lane.model], self._rates[lane.model]) for lane in lanes
+            known.get(lane) or _Model(lane, self._controls[lane.model], self._rates[lane.model]) for lane in lanes
         ]
         self._lefts = [of.left for of in self._models]
         self.left = {of.model: of.left for of in self._models}

@@ -77,9 +77,9 @@ class SlackBatching(ABC, Generic[InFlight]):
                 return None
             rows = self._newcomers(lane, head, in_flight, now)
             if rows and not _lent_enough(lane, view, now):
+                if lane is not lanes[0] and overdue(lanes, view, now):
+                    return None
                 return Start(lane, rows, Reason.PREEMPT_SLACK)
-            if lane is lanes[0] and len(lanes) > 1 and overdue(head, lanes, view, now):
-                return None
         return None
 
     def _start_idle(self, lane: Lane, head: Request, in_flight: InFlight, now: int) -> Start:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import Lane
 from lazybatch.core.policies.base import View
-from lazybatch.core.request import UNBOUNDED_NS, Request
+from lazybatch.core.request import UNBOUNDED_NS
 
 LENDING = 2.0
 """Rows that no deadline protects wait in flight for others for at most so many of their own runs."""
@@ -35,8 +35,13 @@ def has_lent(lane: Lane, entry: SubBatch, now: int) -> bool:
     return lent_ns > LENDING * sums_ns[-1]
 
 
-def overdue(head: Request, waiting: Sequence[Lane], view: View, now: int) -> bool:
-    """Whether the most urgent of all rows that wait has been passed over for too long. Only for lanes with tables."""
+def overdue(waiting: Sequence[Lane], view: View, now: int) -> bool:
+    """Whether the most urgent of all rows that wait has been passed over for too long. Only for lanes with tables.
+
+    waiting: lanes in which rows wait, the one with the most urgent row first.
+    """
+    head = waiting[0].queue.head(now)
+    assert head is not None, "a row waits there"
     # A round takes at least what its first parts take, so most answers need no more than one of them.
     waited_ns, round_ns = now - head.arrival_ns, 0
     for entry in view.stack:

@@ -56,7 +56,7 @@ def _column(stage: str, given: Given, rows: Sequence[Traveller], blocks: Blocks)
     if reference is None:
         assert given.form is not None, "it is what the rows are given"
         return Column(given.form)
-    block = blocks.get(reference)
+    block = None if given.length or given.pad else blocks.get(reference)  # a block is for those who take it as it is
     if block is not None:
         return Column.of(block)
     tensors = [row.tensors[reference] for row in rows]

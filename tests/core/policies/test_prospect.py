@@ -57,6 +57,15 @@ def queue(of: Lane, rows: int, *, at: int = 0, sla: int | None = None) -> None:
 class TestOneModel:
     """It has the processor for itself."""
 
+    def test_lanes_of_another_scheduler_are_looked_at_themselves(self) -> None:
+        """Of the same name they are others: their queues count."""
+        prospect, old, new = Prospect({"m": control()}), lane(), lane()
+        prospect.look([old], 0)
+        queue(new, 3)
+        prospect.look([new], 0)
+        assert prospect.left["m"].lane is new
+        assert prospect.left["m"].waiting == 3
+
     @pytest.mark.parametrize("load", [0.1, 0.5, 0.9])
     def test_its_share_is_all_and_its_control_that_of_its_rate(self, load: float) -> None:
         """With work and without; the solution is the nearest the control has."""

@@ -233,3 +233,15 @@ def want_steps(model: ProgramModel, want: dict[str, Any], name: str) -> Any:
     """What the plain loop collected under the output that shows it."""
     shown = next(key for key, text in model.program.outputs.items() if text.endswith(f".{name}"))
     return want[shown]
+
+
+def test_text_goes_from_stage_to_stage(tmp_path: Path) -> None:
+    """Arrays of objects are handed on like any other."""
+    parts: dict[str, Any] = {name: lb.load(bodies.words(tmp_path / f"{name}.onnx"), cache=False) for name in "ab"}
+    stages = (Stage("a", parts["a"], {"word": "text"}), Stage("b", parts["b"], {"word": "a.word_next"}))
+    model = ProgramModel(Program("words", stages, {"text": "b.word_next"}), parts)
+    executor = model.executor(max_batch_size=2)
+    executor.open(0, {k: model.admit({"text": np.array(word, dtype=object)}) for k, word in enumerate("xy")}, 2)
+    for node in range(len(model.graph)):
+        executor.run(0, node)
+    assert [result["text"].item() for result in executor.close(0).values()] == ["x", "y"]

@@ -45,6 +45,18 @@ def test_a_block_is_given_as_it_is() -> None:
     assert signature_of("s", columns) == ((3, 4), (2,), ())
 
 
+def test_a_tensor_that_is_given_whole_and_by_its_length() -> None:
+    """The block is for the input that takes it as it is; the other gets the length of each row's own."""
+    block = np.ones((2, 3, 4))
+    rows = travellers(2, 2)
+    for row, keys in zip(rows, block, strict=True):
+        row.tensors[KEYS] = keys
+    given = Given("k", KEYS), Given("n", KEYS, np.zeros((), np.int64), length=True)
+    columns = columns_for(stage(*given), rows, {KEYS: block})
+    assert columns["k"].rows is block
+    assert shown(columns["n"]) == [3, 3]
+
+
 def test_lengths_and_padding() -> None:
     """Each row's own length, in the input's type and shape; zeros behind what is padded."""
     number = np.zeros((), np.int32)
