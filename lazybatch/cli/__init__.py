@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit status: 0 good, 1 what was checked does not hold, 2 bad usage or input, 130 stopped."""
+    """Run a command. Exit status: 0 good, 1 what was checked does not hold, 2 bad usage or input, 130 interrupted."""
     try:
         from lazybatch.cli.app import run
     except ModuleNotFoundError as error:
