@@ -1,7 +1,7 @@
 """Settings of the whole suite.
 
-Owns: the Hypothesis profiles, the cache directory of a session, and the rule that GPU tests skip where no CUDA provider
-exists.
+Owns: the Hypothesis profiles, the threads of linear algebra, the cache directory of a session, and the rule that GPU
+tests skip where no CUDA provider exists.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# Small matrices on threads that wait for each other take far longer than on one, where others use the cores, too. NumPy
+# reads this when it is imported, which no plugin does before this file.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # No timing is asserted anywhere: a slow machine must not fail a property.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
