@@ -164,6 +164,13 @@ def parser(description: str, epilog: str) -> argparse.ArgumentParser:
     return made
 
 
+def fill_in(options: argparse.Namespace, *defaults: tuple[str, Any, Any]) -> None:
+    """Defaults of options that were not given: their name, the usual value, and the one with --quick."""
+    for name, usual, small in defaults:
+        if getattr(options, name) is None:
+            setattr(options, name, small if options.quick else usual)
+
+
 def run_script(main: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
     """Run a script's main; bad input ends with one clear line and status 2."""
     try:

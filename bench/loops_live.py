@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import lazybatch as lb
-from bench.common import Report, parser, progress, progress_bar, progress_end, run_script
+from bench.common import Report, fill_in, parser, progress, progress_bar, progress_end, run_script
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.programs import LOOPED, Looped, looped
 from bench.variants import Variant, variants
@@ -123,16 +123,15 @@ def options() -> argparse.ArgumentParser:
 
 def check(chosen: argparse.Namespace) -> None:
     """Fill in defaults and refuse what cannot be. Raises `InvalidInput`."""
-    for name, usual, small in (
+    fill_in(
+        chosen,
         ("model", "gnmt-short", "gnmt-tiny"),
         ("load", [0.5, 0.9], [0.5, 0.9]),
         ("load_continuous", [NEAR_CAPACITY], [NEAR_CAPACITY]),
         ("seconds", 10.0, 0.4),
         ("profile_seconds", 15.0, 2.0),
         ("seeds", 3, 1),
-    ):
-        if getattr(chosen, name) is None:
-            setattr(chosen, name, small if chosen.quick else usual)
+    )
     whole("--seeds", chosen.seeds, 1, 1000)
     whole("--max-batch-size", chosen.max_batch_size, 1, 4096)
     for name in ("seconds", "sla_x", "profile_seconds"):

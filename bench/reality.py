@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import lazybatch as lb
-from bench.common import Report, parser, progress_bar, progress_end, run_script
+from bench.common import Report, fill_in, parser, progress_bar, progress_end, run_script
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.measure_overheads import Overheads, Watched, fit
 from bench.models import NAMES, Subject, subject
@@ -112,16 +112,14 @@ def options() -> argparse.ArgumentParser:
 
 def check(chosen: argparse.Namespace) -> None:
     """Fill in defaults and refuse what cannot be. Raises `InvalidInput`."""
-    quick = chosen.quick
-    for name, usual, small in (
+    fill_in(
+        chosen,
         ("load", [0.3, 0.6, 0.85], [0.3, 0.7]),
         ("rounds", 3, 1),
         ("seconds", 3.0, 1.0),
         ("requests", 120, 20),
         ("profile_seconds", 4.0, 1.5),
-    ):
-        if getattr(chosen, name) is None:
-            setattr(chosen, name, small if quick else usual)
+    )
     whole("--rounds", chosen.rounds, 1, 1000)
     whole("--requests", chosen.requests, 10, 1_000_000)
     whole("--max-batch-size", chosen.max_batch_size, 1, 4096)

@@ -15,12 +15,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import sla_sweep, sweep_options, sweep_runs
-from bench.common import Report, make_folder, parser, progress, run_script
+from bench.common import Report, fill_in, make_folder, parser, progress, run_script
 from bench.sweep_runs import Row
 from bench.variants import variants
 from lazybatch.config import whole
@@ -59,7 +58,6 @@ class Cell:
     """Policies side by side. mean_ms, p99_ms: by policy, one per seed. met: share in time by policy, of all seeds."""
 
     model: str
-    loops: bool
     load: float
     rate_rps: float
     sla_ms: float
@@ -96,9 +94,7 @@ def options() -> argparse.ArgumentParser:
 
 def fill(chosen: argparse.Namespace) -> None:
     """Fill in defaults and refuse what cannot be. Raises `InvalidInput`."""
-    for name, usual, small in (("models", [*STATIC, *LOOPS], list(QUICK)), ("seconds", 6.0, 1.0), ("seeds", 3, 1)):
-        if getattr(chosen, name) is None:
-            setattr(chosen, name, small if chosen.quick else usual)
+    fill_in(chosen, ("models", [*STATIC, *LOOPS], list(QUICK)), ("seconds", 6.0, 1.0), ("seeds", 3, 1))
     whole("--seeds", chosen.seeds, 1, 1000)
     for name in ("load", "sla_x", "seconds"):
         values = getattr(chosen, name)
@@ -107,8 +103,8 @@ def fill(chosen: argparse.Namespace) -> None:
                 raise InvalidInput(f"--{name.replace('_', '-')} must be positive, got {value}")
 
 
-def swept(name: str, chosen: argparse.Namespace) -> tuple[list[Row], bool]:
-    """The rows of one model, and whether it has loops. Raises `InvalidInput` for a model that is none."""
+def swept(name: str, chosen: argparse.Namespace) -> list[Row]:
+    """The rows of one model. Raises `InvalidInput` for a model that is none."""
     words = ["--live", name, "--seeds", chosen.seeds, "--seconds", chosen.seconds]
     words += ["--sla-x", *chosen.sla_x, "--load", *chosen.load, *(["--quick"] if chosen.quick else [])]
     mine = sweep_options.options().parse_args(list(map(str, words)))
@@ -117,18 +113,18 @@ def swept(name: str, chosen: argparse.Namespace) -> tuple[list[Row], bool]:
     setting, model, inputs = sla_sweep.prepare(mine)
     if not chosen.quick:
         mine.seconds = max(mine.seconds, REQUESTS_LEAST / (min(chosen.load) * setting.capacity_rps))
-    loops = setting.loops is not None
+    beside = POLICIES if setting.loops is None else LOOP_POLICIES
     told_ms = sweep_options.targets(mine, name, setting.alone_ms, setting.least_ms)
     rates = sweep_options.rates(mine, setting.capacity_rps)
-    planned = list(sweep_runs.runs(variants(LOOP_POLICIES if loops else POLICIES), rates, mine.seeds, told_ms))
-    return [row | {"model": name} for row in sla_sweep.sweep_live(setting, model, inputs, planned)], loops
+    planned = list(sweep_runs.runs(variants(beside), rates, mine.seeds, told_ms))
+    return [row | {"model": name} for row in sla_sweep.sweep_live(setting, model, inputs, planned)]
 
 
-def cells(rows: Sequence[Row], *, loops: bool) -> Iterator[Cell]:
+def cells(rows: Sequence[Row]) -> Iterator[Cell]:
     """One model's rows, side by side. Raises `InvalidInput` where a run answered nothing."""
     for load, sla_ms in sorted({(row["load"], row["sla_ms"]) for row in rows}):
         here = [row for row in rows if (row["load"], row["sla_ms"]) == (load, sla_ms)]
-        made = Cell(here[0]["model"], loops, load, here[0]["rate_rps"], sla_ms)
+        made = Cell(here[0]["model"], load, here[0]["rate_rps"], sla_ms)
         for title in dict.fromkeys(row["policy"] for row in here):
             mine = sorted((row for row in here if row["policy"] == title), key=lambda row: row["seed"])
             if any(row["mean_ms"] is None for row in mine):
@@ -142,7 +138,7 @@ def cells(rows: Sequence[Row], *, loops: bool) -> Iterator[Cell]:
 
 
 def judge(report: Report, found: Sequence[Cell]) -> None:
-    """The default against the best other in each cell; of static models that is what must not be above 1."""
+    """The default against the best other in each cell."""
     for cell in found:
         name = f"{cell.model}/{cell.load:.2g}/{cell.sla_ms:.4g} ms"
         report.at_most(f"mean_over_best_other/{name}", cell.over(cell.best_other()), 1 + NOISE)
@@ -218,9 +214,9 @@ def main(chosen: argparse.Namespace) -> int:
     found: list[Cell] = []
     for name in chosen.models:
         progress(name)
-        rows, loops = swept(name, chosen)
+        rows = swept(name, chosen)
         report.rows += rows
-        found += cells(rows, loops=loops)
+        found += cells(rows)
         (chosen.output / "zoo.md").write_text(page(report, found), encoding="utf-8")
     judge(report, found)
     _show(found)
@@ -233,7 +229,7 @@ def main(chosen: argparse.Namespace) -> int:
 def _show(found: Sequence[Cell]) -> None:
     print(f"{'model':20}{'load':>6}{'SLA ms':>9}  {'best other':12}{'mean ratio':>11}{'p99 ratio':>11}{'in time':>9}")
     for cell in found:
-        other: Any = cell.best_other()
+        other = cell.best_other()
         print(
             f"{cell.model:20}{cell.load:>6.2f}{cell.sla_ms:>9.3g}  {other:12}{cell.over(other):>11.3f}"
             f"{cell.over(other, 'p99_ms'):>11.3f}{cell.met[OURS]:>9.3f}"

@@ -191,11 +191,7 @@ class Scheduler:
         whose trips are known leave by themselves.
         """
         flight = self._flight
-        entry = flight.sub_batches[task.sub_batch]
-        lane = self._by_model[task.model]
-        entry.running = False
-        self._running -= 1
-        evicted = self._evict_doomed(lane, entry) if entry.doomed else ()
+        lane, entry, evicted = self._stop(task)
         if not entry.requests:
             return Completion(evicted, (), None, flight.merge(lane))
         if lane.loops:
@@ -207,6 +203,14 @@ class Scheduler:
             merges = flight.merge(lane)
             return Completion(evicted, (), None, merges) if merges or evicted else _NOTHING
         return Completion(evicted, self._finish(lane, entry, now), None, flight.merge(lane))
+
+    def _stop(self, task: Task) -> tuple[Lane, SubBatch, tuple[int, ...]]:
+        """The task's processor is free again: lane, sub-batch, and which of its rows leave, withdrawn meanwhile."""
+        entry = self._flight.sub_batches[task.sub_batch]
+        lane = self._by_model[task.model]
+        entry.running = False
+        self._running -= 1
+        return lane, entry, self._evict_doomed(lane, entry) if entry.doomed else ()
 
     def _advance(
         self, lane: Lane, entry: SubBatch, evicted: tuple[int, ...], done: Collection[int], now: int
@@ -257,11 +261,7 @@ class Scheduler:
         A row whose mates have all been cancelled meanwhile did not run alone: one of them may have been the culprit.
         """
         flight = self._flight
-        entry = flight.sub_batches[task.sub_batch]
-        lane = self._by_model[task.model]
-        entry.running = False
-        self._running -= 1
-        evicted = self._evict_doomed(lane, entry) if entry.doomed else ()
+        lane, entry, evicted = self._stop(task)
         requests = entry.requests
         if requests:
             flight.remove(lane, entry)
@@ -274,11 +274,7 @@ class Scheduler:
         They go back to run one by one; whom they were to join goes on without them, from where it stood.
         """
         flight = self._flight
-        entry = flight.sub_batches[task.sub_batch]
-        lane = self._by_model[task.model]
-        entry.running = False
-        self._running -= 1
-        evicted = self._evict_doomed(lane, entry) if entry.doomed else ()
+        lane, entry, evicted = self._stop(task)
         newcomers = [request for request in entry.requests if request.id in task.opened]
         if newcomers:
             flight.evict(lane, entry, {request.id for request in newcomers})

@@ -188,7 +188,7 @@ class ChainExecutor(Generic[StateT]):
         self._store.keep(state, order)
         state.requests = [state.requests[row] for row in order]
         if state.tally is not None:
-            state.tally.keep(order)
+            state.tally.remove(gone, order)
 
     def close(self, sub_batch: int) -> dict[int, Any]:
         """Results by request: a dict of arrays of their own. See `Partition` for what has a batch axis."""

@@ -124,6 +124,12 @@ class Tally:
             np.concatenate((self._flags, other._flags), 1),
         )
 
+    def remove(self, gone: Sequence[int], order: Sequence[int]) -> None:
+        """Those rows are gone, and with them what they kept on the tape; the others go on in this order."""
+        places = self.places[gone]
+        self.keep(order)
+        self.tape.end(places)
+
     def keep(self, order: Sequence[int]) -> None:
         """These rows, in this order."""
         index = np.asarray(order)

@@ -108,10 +108,6 @@ class Tape:
         self.claim(np.full(len(starts), place), starts)
         self.write(name, self._all_spots(place, len(steps)), steps)
 
-    def sequence(self, name: str, place: int, length: int) -> Array:
-        """The first steps of a row, as an array of their own."""
-        return self.read(name, self._all_spots(place, length))
-
     def sequences(self, names: Sequence[str], places: Ints, lengths: Ints) -> list[list[Array]]:
         """The first steps of several rows, arrays of their own: per name, one per place."""
         if len(places) == 1:

@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.common import Report, interleave, parser, ratio, run_script
+from bench.common import Report, fill_in, interleave, parser, ratio, run_script
 from lazybatch.errors import InvalidInput
+
+
+@pytest.mark.parametrize(("words", "seeds"), [([], 3), (["--quick"], 1), (["--quick", "--seeds", "2"], 2)])
+def test_what_was_not_given_is_filled_in(words: list[str], seeds: int) -> None:
+    """The usual value, or the small one with --quick; what was given stays."""
+    made = parser("x", "")
+    made.add_argument("--seeds", type=int)
+    chosen = made.parse_args(words)
+    fill_in(chosen, ("seeds", 3, 1))
+    assert chosen.seeds == seeds
 
 
 def test_figures_and_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

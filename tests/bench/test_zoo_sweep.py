@@ -35,7 +35,7 @@ def test_ratios_are_of_equal_seeds_and_the_best_other_is_found() -> None:
     means = {"lookahead": (2.0, 3.0, 9.0), "serial": (1.0, 2.0, 9.0), "graph:0": (4.0, 6.0, 18.0)}
     report = Report("test")
     report.rows = [_row(title, seed, values[seed]) for title, values in means.items() for seed in (2, 0, 1)]
-    (cell,) = zoo_sweep.cells(report.rows, loops=False)
+    (cell,) = zoo_sweep.cells(report.rows)
     assert cell.best_other() == "serial"
     assert cell.over("serial") == 1.5
     assert cell.over("graph:0") == 0.5
@@ -48,14 +48,14 @@ def test_ratios_are_of_equal_seeds_and_the_best_other_is_found() -> None:
 def test_a_cell_per_load_and_target() -> None:
     """Rates and targets are not mixed."""
     rows = [_row("lookahead", 1, 1.0, load, sla_ms) for load in (0.5, 0.9) for sla_ms in (9.0, 30.0)]
-    found = [(cell.load, cell.sla_ms) for cell in zoo_sweep.cells(rows, loops=True)]
+    found = [(cell.load, cell.sla_ms) for cell in zoo_sweep.cells(rows)]
     assert found == [(0.5, 9.0), (0.5, 30.0), (0.9, 9.0), (0.9, 30.0)]
 
 
 def test_a_run_without_an_answer_is_refused() -> None:
     """It has no latency to compare."""
     with pytest.raises(InvalidInput, match="lookahead answered nothing at 50/s"):
-        list(zoo_sweep.cells([_row("lookahead", 1, None)], loops=False))
+        list(zoo_sweep.cells([_row("lookahead", 1, None)]))
 
 
 def test_the_smallest_sweep(tmp_path: Path) -> None:

@@ -48,6 +48,16 @@ def test_spots_follow_positions() -> None:
         rows.end(np.array([True, False]) if step == 2 * PAGE else None)
 
 
+def test_rows_that_are_gone_give_their_places_back() -> None:
+    """The others keep theirs; the next row is given one that is free."""
+    rows = tally(3, 3, 3)
+    places = rows.places.tolist()
+    rows.remove([1], [0, 2])
+    assert rows.places.tolist() == [places[0], places[2]]
+    assert rows.tape.rows == 2
+    assert rows.tape.begin(1).tolist() == [places[1]]
+
+
 def test_the_most_a_row_may_make() -> None:
     """Trips that are known, or the loop's maximum, whichever comes first."""
     assert Tally(np.array([2, 9, NEVER], np.int64), Tape(), 5).last.tolist() == [1, 4, 4]

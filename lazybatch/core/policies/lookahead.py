@@ -17,7 +17,7 @@ In a running loop newcomers of its own model come in by solved thresholds (`join
 Priorities are strict. Rows of the highest level that waits start first, and no row is preempted by a lower one. Among
 equals nobody starves: a sub-batch lends its turn to other models only up to `LENDING` times its own run; one that has
 been in flight for `PATIENCE` of its model's longest runs is preempted no more; and a model is passed over for no longer
-than `ROUNDS` times what it takes to serve everyone once.
+than some rounds (`turns.ROUNDS`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from lazybatch.core.policies.joining import Joining, LoopControls
 from lazybatch.core.policies.prediction import Running, drain
 from lazybatch.core.policies.prospect import Prospect
 from lazybatch.core.policies.starting import Starting, crowded_rows, is_alone, startable
+from lazybatch.core.policies.turns import overdue
 from lazybatch.core.request import Request
 from lazybatch.core.task import Reason
 
@@ -45,8 +46,6 @@ LENDING = 1.0
 """A sub-batch waits for other models for at most so many of its own runs."""
 LENDING_IN_LOOPS = 2.0
 """The same in a loop, where rows wait for newcomers of their own model as well, and the two are not told apart."""
-ROUNDS = 3
-"""A model is passed over for at most so many times what it takes to serve everyone once."""
 _new = tuple.__new__  # as in the scheduler: a NamedTuple's own constructor is one more call
 
 
@@ -185,8 +184,11 @@ class Lookahead:
         if self._ranked(view):
             level = max([head.priority for _, head in heads])
             heads = [(lane, head) for lane, head in heads if head.priority == level]
-        overdue = _overdue(heads, view, now)
-        return [lane for lane, _ in heads] if overdue is None else [overdue]
+        lanes = [lane for lane, _ in heads]
+        if len(lanes) < 2:
+            return lanes
+        lane, head = min(reversed(heads), key=lambda one: one[1].arrival_ns)
+        return [lane] if overdue(head, lanes, view, now) else lanes
 
     def _newcomers(self, lane: Lane, view: View, outranked: bool, now: int) -> int:
         """Rows of a lane that may preempt now, and can merge with what it has in flight; 0 for none.
@@ -225,22 +227,6 @@ class Lookahead:
         cost_ns, late = prospect.cost_ns(lane, rows, time_ns, now)
         cost_ns += row_time_ns + late_ns + TAIL_WEIGHT * tail_ns
         return _new(Score, (cost_ns, late + late_in_flight))
-
-
-def _overdue(heads: Sequence[tuple[Lane, Request]], view: View, now: int) -> Lane | None:
-    """The lane whose head has waited longest, when that is longer than anybody should be passed over."""
-    oldest, oldest_ns = None, now
-    for lane, head in heads:
-        if head.arrival_ns <= oldest_ns:
-            oldest, oldest_ns = lane, head.arrival_ns
-    spare_ns = oldest_ns - now  # mostly a part of the round is more than enough
-    for entry in view.stack:
-        spare_ns += ROUNDS * view.lane_of(entry.model).sums_ns[len(entry.requests)][-1]
-    for lane, _ in heads:
-        if spare_ns >= 0:
-            return None
-        spare_ns += ROUNDS * lane.sums_ns[min(len(lane.queue), lane.rows_max)][-1]
-    return oldest if spare_ns < 0 else None
 
 
 def _running(entry: SubBatch, view: View) -> Running:

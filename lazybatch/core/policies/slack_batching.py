@@ -68,16 +68,18 @@ class SlackBatching(ABC, Generic[InFlight]):
         if view.active is not None and not self._any_may_join(view.lanes, in_flight, now):
             return None
         lanes = most_urgent_first(view.lanes, now)
+        first: Request | None = None
         for lane in lanes:
             head = lane.queue.head(now)
             assert head is not None, "most_urgent_first returns lanes in which something waits"
+            first = first or head
             if view.active is None:
                 return self._start_idle(lane, head, in_flight, now)
             if is_lost(lane, head, now):
                 return None
             rows = self._newcomers(lane, head, in_flight, now)
             if rows and not _lent_enough(lane, view, now):
-                if lane is not lanes[0] and overdue(lanes, view, now):
+                if head is not first and overdue(first, lanes, view, now):
                     return None
                 return Start(lane, rows, Reason.PREEMPT_SLACK)
         return None

@@ -1,4 +1,4 @@
-"""Whose turn it is among several models, where slack alone would let some of them wait for ever.
+"""Whose turn it is among several models, so that none waits for ever.
 
 Owns: `has_lent` (whoever is in flight without a deadline to protect it) and `overdue` (whoever waits).
 Must not know: how slack is predicted, or any other policy.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import Lane
 from lazybatch.core.policies.base import View
-from lazybatch.core.request import UNBOUNDED_NS
+from lazybatch.core.request import UNBOUNDED_NS, Request
 
 LENDING = 2.0
 """Rows that no deadline protects wait in flight for others for at most so many of their own runs."""
@@ -35,18 +35,15 @@ def has_lent(lane: Lane, entry: SubBatch, now: int) -> bool:
     return lent_ns > LENDING * sums_ns[-1]
 
 
-def overdue(waiting: Sequence[Lane], view: View, now: int) -> bool:
-    """Whether the most urgent of all rows that wait has been passed over for too long. Only for lanes with tables.
-
-    waiting: lanes in which rows wait, the one with the most urgent row first.
+def overdue(head: Request, waiting: Sequence[Lane], view: View, now: int) -> bool:
+    """Whether a row that waits has been passed over for too long. waiting: the lanes in which rows wait that
+    belong to the round. Only for lanes with tables.
     """
-    head = waiting[0].queue.head(now)
-    assert head is not None, "a row waits there"
-    # A round takes at least what its first parts take, so most answers need no more than one of them.
-    waited_ns, round_ns = now - head.arrival_ns, 0
+    spare_ns = head.arrival_ns - now  # mostly a part of the round is more than enough
     for entry in view.stack:
-        round_ns += view.lane_of(entry.model).run_ns(len(entry.requests))
-        if waited_ns <= ROUNDS * round_ns:
+        spare_ns += ROUNDS * view.lane_of(entry.model).run_ns(len(entry.requests))
+    for lane in waiting:
+        if spare_ns >= 0:
             return False
-    round_ns += sum([lane.run_ns(min(len(lane.queue), lane.rows_max)) for lane in waiting])
-    return waited_ns > ROUNDS * round_ns
+        spare_ns += ROUNDS * lane.run_ns(min(len(lane.queue), lane.rows_max))
+    return spare_ns < 0

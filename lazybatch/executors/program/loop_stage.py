@@ -258,14 +258,6 @@ class LoopStage(ChainStage):
                 )
         super().merge(target, source)
 
-    def evict(self, sub_batch: int, requests: Collection[int]) -> None:
-        """See `ChainStage.evict`."""
-        state = self.chain.state(sub_batch)
-        tally, rows = state.tally, rows_of(requests, state.requests)
-        places = tally.places[rows]
-        super().evict(sub_batch, requests)
-        tally.tape.end(places)
-
     def end(self, sub_batch: int) -> None:
         """See `ChainStage.end`."""
         state = self.chain.find(sub_batch)

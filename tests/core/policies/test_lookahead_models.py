@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
-from lazybatch.core.policies import GraphBatching
+from lazybatch.core.policies import GraphBatching, turns
 from lazybatch.core.policies import lookahead as module
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.core.task import Reason
@@ -257,14 +257,14 @@ class TestNobodyStarves:
 
     def test_a_model_is_passed_over_for_some_rounds_only(self, core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
         """A round takes 1,050 here: the long row starts within `ROUNDS` of them; without a limit, not for ages."""
-        assert 500 < self.served_first(core, 1_000) <= module.ROUNDS * 1_050 + 62
-        monkeypatch.setattr(module, "ROUNDS", 1e9)
+        assert 500 < self.served_first(core, 1_000) <= turns.ROUNDS * 1_050 + 62
+        monkeypatch.setattr(turns, "ROUNDS", 1e9)
         assert self.served_first(core, 500) > 20_000
 
     def test_who_is_overdue_is_not_held_up_by_newcomers(self, core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
         """While the long row has waited too long, quick newcomers do not join what is in flight of their own model."""
         for rounds, joins in ((1e9, True), (0, False)):
-            monkeypatch.setattr(module, "ROUNDS", rounds)
+            monkeypatch.setattr(turns, "ROUNDS", rounds)
             ledger, now = under_way(core, long(), quick(nodes=4), model="quick")
             ledger.add(row(1, 1, model="long"))
             ledger.add(row(2, now, model="quick"))
