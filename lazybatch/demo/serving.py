@@ -46,7 +46,7 @@ class Setting:
     """Everything that stays the same from run to run.
 
     rows, wanted: per model, one row per line and what the whole model answers to it alone. inputs: name of each
-    model's input tensor. sla_s: per model. capacity_rps: requests per second the tables say one processor can serve.
+    model's input tensor. sla_s: per model. capacity_rps, alone_ms: see `expected`.
     """
 
     served: Mapping[str, Any]
@@ -80,8 +80,7 @@ def prepare(profile_s: float = 5.0) -> Setting:
         tables[name] = profiler.profile(
             served[name], (1, 2, 4, ROWS_MAX), budget_s=profile_s, inputs=rows[name][:ROWS_MAX]
         )
-    alone_ms = {name: tables[name].whole_ns(1) / 1e6 for name in MODELS}
-    best_ns = [min(tables[name].whole_ns(b) / b for b in range(1, ROWS_MAX + 1)) for name in MODELS]
+    alone_ms, capacity_rps = expected(tables)
     return Setting(
         served,
         tables,
@@ -92,9 +91,18 @@ def prepare(profile_s: float = 5.0) -> Setting:
         tuple(models.alphabet(models.find("reader"))),
         # Reading one line must not make a direction late; a line may wait for a dozen others.
         {"direction": 2 * alone_ms["reader"] / 1e3, "reader": 15 * alone_ms["reader"] / 1e3},
-        len(MODELS) * 1e9 / sum(best_ns),
+        capacity_rps,
         alone_ms,
     )
+
+
+def expected(tables: Mapping[str, LatencyTable]) -> tuple[dict[str, float], float]:
+    """What a row of each model takes alone (ms), and the requests per second, of all in equal parts, that the best
+    batches allow. With the engine's own time, as policies reckon: a load of 1.00 is what this process can serve."""
+    taken = {name: table.dispatched() for name, table in tables.items()}
+    alone_ms = {name: table.whole_ns(1) / 1e6 for name, table in taken.items()}
+    best_ns = [min(table.whole_ns(rows) / rows for rows in range(1, ROWS_MAX + 1)) for table in taken.values()]
+    return alone_ms, len(taken) * 1e9 / sum(best_ns)
 
 
 class Moved(Observer):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lazybatch.core.latency import EngineTime, LatencyTable
 from lazybatch.core.request import Request
 from lazybatch.core.task import Merge, Reason, Task
 from lazybatch.demo import lines, models, report, run_demo, serving
@@ -56,6 +58,15 @@ def test_missing_models_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
         models.find("reader")
 
 
+def test_loads_count_what_the_engine_takes() -> None:
+    """A row alone and the capacity are those of nodes and engine together, here 2 + 1 ms and 8 rows in 16 + 1 ms."""
+    nodes = LatencyTable("m", ("n",), (1, 8), ((2_000_000, 16_000_000),), ((2_000_000, 16_000_000),))
+    alone_ms, capacity_rps = serving.expected({"m": replace(nodes, engine=EngineTime(open_ns=1_000_000))})
+    assert alone_ms == {"m": 3.0}
+    assert capacity_rps == pytest.approx(8 / 0.017)
+    assert serving.expected({"m": nodes})[1] == pytest.approx(500.0)
+
+
 def _task(sub_batch: int, opened: tuple[int, ...], preempted: int | None = None) -> Task:
     return Task("m", sub_batch, 0, max(1, len(opened)), max(1, len(opened)), opened, preempted, Reason.CONTINUE)
 
@@ -92,6 +103,4 @@ def test_verdicts_admit_defeat() -> None:
 
 def test_wrong_answers_are_shouted() -> None:
     """A wrong answer is not lost among numbers."""
-    from dataclasses import replace
-
     assert "1 DIFFER" in report.answers([replace(_run("lazy", 1.0, 1.0), wrong=1)])
