@@ -3,7 +3,8 @@
 Owns: `Setting` (what all runs share), `Run`, running one in virtual time or through a batcher, and its rows.
 Must not know: which runs are wanted, what is concluded from them.
 
-A policy that never looks at the target is run once for all targets: its latencies are judged against each.
+A policy that never looks at the target is run once for all targets: its latencies are judged against each. A live row's
+``pace`` is what nodes took in that run over what the profile says.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import lazybatch as lb
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.models import Batch
+from bench.paired import Pace, in_turns
 from bench.sweep_loops import Loops, alone_ns, as_lengths
 from bench.variants import Variant, joinable
 from lazybatch.core.control import Control
@@ -107,13 +109,18 @@ def runs(
     """
     for seed in range(1, seeds + 1):
         for place, (rate_rps, requests) in enumerate(rates):
-            beside = [
-                Run(one, rate_rps, seed, requests, told)
-                for one in variants
-                for told in (((target,) for target in targets_ms) if one.sees_target else (tuple(targets_ms),))
-            ]
-            shift = (seed + place) % len(beside)
-            yield from beside[shift:] + beside[:shift]
+            yield from in_turns(beside(variants, rate_rps, requests, seed, targets_ms), seed + place)
+
+
+def beside(
+    variants: Sequence[Variant], rate_rps: float, requests: int, seed: int, targets_ms: Sequence[float]
+) -> list[Run]:
+    """The runs of one seed and rate: one per policy, and per target where the policy looks at it."""
+    return [
+        Run(one, rate_rps, seed, requests, told)
+        for one in variants
+        for told in (((target,) for target in targets_ms) if one.sees_target else (tuple(targets_ms),))
+    ]
 
 
 def simulated(setting: Setting, run: Run) -> list[Row]:
@@ -146,6 +153,7 @@ def simulated(setting: Setting, run: Run) -> list[Row]:
 def live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run) -> list[Row]:
     """The rows of one run through a batcher of its own: warmed up, then offered open loop."""
     arrivals_ns = setting.arrivals_ns(run.rate_rps, run.requests, run.seed)
+    pace = Pace(setting.table, setting.rows_max)
     with lb.LazyBatcher(
         model,
         table=setting.table,
@@ -154,13 +162,16 @@ def live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run) -> l
         queue_capacity=setting.queue_capacity,
         late=setting.late,
         lengths=as_lengths(setting.loops, setting.table),
+        observers=[pace],
         **run.variant.live(),
     ) as batcher:
         warm(batcher, inputs, setting.rows_max)
+        pace.restart()
         before = batcher.stats()
         outcome = ends(serve(batcher, schedule(model.name, inputs, arrivals_ns, run.seed)))
         after = batcher.stats()
     counted = {
+        "pace": pace.ratio,
         "mean_batch": _quotient(after.completed - before.completed, after.batches - before.batches),
         "preemptions": after.preemptions - before.preemptions,
         "merges": after.merges - before.merges,

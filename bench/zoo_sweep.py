@@ -3,8 +3,9 @@
 Owns: which models, the ratios between policies, the page and the picture that come of them.
 Must not know: how one model is swept (`sla_sweep`).
 
-A cell is a model, a rate and an SLA target. All policies serve the same arrivals in turns, seed by seed. Ratios are
-taken seed by seed, between runs that follow one another; what is shown and judged is their median.
+A cell is a model, a load and an SLA target. All policies serve the same arrivals in turns, seed by seed. Ratios are
+taken seed by seed, between runs that follow one another; what is judged is their median (`paired`). A load is a share
+of what the machine can serve at the pace it had a moment ago, so that one that has become slower is not overloaded.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import sla_sweep, sweep_options, sweep_runs
-from bench.common import Report, fill_in, make_folder, parser, progress, run_script
+from bench.common import Report, fill_in, make_folder, parser, progress, progress_bar, progress_end, run_script
+from bench.paired import SURE, Middle, in_turns, middle
 from bench.sweep_runs import Row
 from bench.variants import variants
 from lazybatch.config import whole
@@ -55,7 +57,8 @@ status: 0 all targets are met, 1 one is not, 2 bad input
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Policies side by side. mean_ms, p99_ms: by policy, one per seed. met: share in time by policy, of all seeds."""
+    """Policies side by side. rate_rps: the median seed's. mean_ms, p99_ms, paces: by policy, one per seed. met: share
+    in time by policy, of all seeds."""
 
     model: str
     load: float
@@ -63,11 +66,12 @@ class Cell:
     sla_ms: float
     mean_ms: dict[str, list[float]] = field(default_factory=dict)
     p99_ms: dict[str, list[float]] = field(default_factory=dict)
+    paces: dict[str, list[float]] = field(default_factory=dict)
     met: dict[str, float] = field(default_factory=dict)
 
-    def over(self, other: str, measure: str = "mean_ms") -> float:
-        """Ours over another's, the median of the seeds."""
-        return statistics.median(self.seeds_over(other, measure))
+    def over(self, other: str, measure: str = "mean_ms") -> Middle:
+        """Ours over another's: the median of the seeds."""
+        return middle(self.seeds_over(other, measure))
 
     def seeds_over(self, other: str, measure: str = "mean_ms") -> list[float]:
         """Ours over another's, seed by seed."""
@@ -85,8 +89,8 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--models", nargs="+", metavar="M", help="(all named below)")
     made.add_argument("--load", nargs="+", type=float, default=[0.5, 0.9], metavar="L", help="(0.5 0.9)")
     made.add_argument("--sla-x", nargs="+", type=float, default=[3.0, 10.0], metavar="X", help="(3 10)")
-    made.add_argument("--seconds", type=float, metavar="S", help="length of a run (6)")
-    made.add_argument("--seeds", type=int, metavar="N", help="runs of each (3)")
+    made.add_argument("--seconds", type=float, metavar="S", help="length of a run (2)")
+    made.add_argument("--seeds", type=int, metavar="N", help="runs of each (8)")
     made.add_argument("-o", "--output", type=Path, default=Path("out/bench/zoo"), metavar="DIR", help="(%(default)s)")
     made.add_argument("--no-plots", action="store_true", help="needs no matplotlib then")
     return made
@@ -94,7 +98,7 @@ def options() -> argparse.ArgumentParser:
 
 def fill(chosen: argparse.Namespace) -> None:
     """Fill in defaults and refuse what cannot be. Raises `InvalidInput`."""
-    fill_in(chosen, ("models", [*STATIC, *LOOPS], list(QUICK)), ("seconds", 6.0, 1.0), ("seeds", 3, 1))
+    fill_in(chosen, ("models", [*STATIC, *LOOPS], list(QUICK)), ("seconds", 2.0, 1.0), ("seeds", 8, 1))
     whole("--seeds", chosen.seeds, 1, 1000)
     for name in ("load", "sla_x", "seconds"):
         values = getattr(chosen, name)
@@ -105,26 +109,35 @@ def fill(chosen: argparse.Namespace) -> None:
 
 def swept(name: str, chosen: argparse.Namespace) -> list[Row]:
     """The rows of one model. Raises `InvalidInput` for a model that is none."""
-    words = ["--live", name, "--seeds", chosen.seeds, "--seconds", chosen.seconds]
-    words += ["--sla-x", *chosen.sla_x, "--load", *chosen.load, *(["--quick"] if chosen.quick else [])]
+    words = ["--live", name, "--sla-x", *chosen.sla_x, "--load", *chosen.load, *(["--quick"] if chosen.quick else [])]
     mine = sweep_options.options().parse_args(list(map(str, words)))
     sweep_options.fill(mine)
     sweep_options.check(mine)
     setting, model, inputs = sla_sweep.prepare(mine)
-    if not chosen.quick:
-        mine.seconds = max(mine.seconds, REQUESTS_LEAST / (min(chosen.load) * setting.capacity_rps))
-    beside = POLICIES if setting.loops is None else LOOP_POLICIES
+    compared = variants(POLICIES if setting.loops is None else LOOP_POLICIES)
     told_ms = sweep_options.targets(mine, name, setting.alone_ms, setting.least_ms)
-    rates = sweep_options.rates(mine, setting.capacity_rps)
-    planned = list(sweep_runs.runs(variants(beside), rates, mine.seeds, told_ms))
-    return [row | {"model": name} for row in sla_sweep.sweep_live(setting, model, inputs, planned)]
+    least = 1 if chosen.quick else REQUESTS_LEAST
+    rows: list[Row] = []
+    pace, rounds = 1.0, [(seed, load) for seed in range(1, chosen.seeds + 1) for load in chosen.load]
+    for number, (seed, load) in enumerate(rounds):
+        rate_rps = load * setting.capacity_rps / pace
+        runs = sweep_runs.beside(compared, rate_rps, max(least, round(rate_rps * chosen.seconds)), seed, told_ms)
+        found: list[Row] = []
+        for place, run in enumerate(in_turns(runs, seed)):
+            text = f"{name}: {run.variant.title} at {load:g}, seed {seed}"
+            progress_bar(number * len(runs) + place, len(rounds) * len(runs), text)
+            found += sweep_runs.live(setting, model, inputs, run)
+        rows += [row | {"model": name, "load": load} for row in found]
+        pace = statistics.median(row["pace"] for row in found)
+    progress_end()
+    return rows
 
 
 def cells(rows: Sequence[Row]) -> Iterator[Cell]:
     """One model's rows, side by side. Raises `InvalidInput` where a run answered nothing."""
     for load, sla_ms in sorted({(row["load"], row["sla_ms"]) for row in rows}):
         here = [row for row in rows if (row["load"], row["sla_ms"]) == (load, sla_ms)]
-        made = Cell(here[0]["model"], load, here[0]["rate_rps"], sla_ms)
+        made = Cell(here[0]["model"], load, statistics.median(row["rate_rps"] for row in here), sla_ms)
         for title in dict.fromkeys(row["policy"] for row in here):
             mine = sorted((row for row in here if row["policy"] == title), key=lambda row: row["seed"])
             if any(row["mean_ms"] is None for row in mine):
@@ -133,6 +146,7 @@ def cells(rows: Sequence[Row]) -> Iterator[Cell]:
                 )
             made.mean_ms[title] = [row["mean_ms"] for row in mine]
             made.p99_ms[title] = [row["p99_ms"] for row in mine]
+            made.paces[title] = [row["pace"] for row in mine]
             made.met[title] = sum(row["met"] for row in mine) / sum(row["judged"] for row in mine)
         yield made
 
@@ -141,7 +155,7 @@ def judge(report: Report, found: Sequence[Cell]) -> None:
     """The default against the best other in each cell."""
     for cell in found:
         name = f"{cell.model}/{cell.load:.2g}/{cell.sla_ms:.4g} ms"
-        report.at_most(f"mean_over_best_other/{name}", cell.over(cell.best_other()), 1 + NOISE)
+        report.at_most(f"mean_over_best_other/{name}", cell.over(cell.best_other()).median, 1 + NOISE)
     failed = sum(row["failed"] + row["policy_failures"] for row in report.rows)
     report.figure("failed_calls_and_policies", failed, "0", failed == 0)
 
@@ -149,6 +163,7 @@ def judge(report: Report, found: Sequence[Cell]) -> None:
 def page(report: Report, found: Sequence[Cell]) -> str:
     """What was found, as Markdown."""
     about = report.provenance()
+    seeds = max((row["seed"] for row in report.rows), default=0)
     stand = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     lines = [
         "# All models, live",
@@ -156,20 +171,23 @@ def page(report: Report, found: Sequence[Cell]) -> str:
         f"Made by `{about['command']}` on {about['date'][:10]}: {about['machine']['cpu']}, {about['machine']['cores']} "
         f"cores; {stand}.",
         "Open-loop Poisson arrivals, the same for all policies of a seed, which take turns. Latencies: median of the",
-        "seeds' means and 99th percentiles. Load: the rate over what the best batch size can serve by the profile",
-        "(of models with loops: whole batches); a machine that slows down later is overloaded at 0.9.",
+        "seeds' means and 99th percentiles. Load: the rate over what the best batch size can serve (of models with",
+        "loops: whole batches), at the pace that the machine had a moment before. Pace: what nodes took, over what the",
+        f"profile said. Last columns: lookahead's over this policy's, median of {seeds} seeds, and where the true",
+        f"one is with {100 * SURE:.0f} %.",
         "",
-        "| Model | Load | Rate 1/s | Target ms | Policy | Mean ms | p99 ms | In time | Mean, lookahead over it |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| Model | Load | Rate 1/s | Target ms | Policy | Pace | Mean ms | p99 ms | In time | Mean, lookahead over it "
+        "| p99 |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for cell in found:
         for title, means_ms in cell.mean_ms.items():
-            ratio = "" if title == OURS else f"{cell.over(title):.2f}"
+            ratios = " | " if title == OURS else f"{cell.over(title).text()} | {cell.over(title, 'p99_ms').text()}"
             bold = "**" if title == OURS else ""
             lines.append(
                 f"| {cell.model} | {cell.load:.2g} | {cell.rate_rps:.4g} | {cell.sla_ms:.3g} | {bold}{title}{bold} | "
-                f"{statistics.median(means_ms):.4g} | {statistics.median(cell.p99_ms[title]):.4g} | "
-                f"{100 * cell.met[title]:.1f} % | {ratio} |"
+                f"{statistics.median(cell.paces[title]):.2f} | {statistics.median(means_ms):.4g} | "
+                f"{statistics.median(cell.p99_ms[title]):.4g} | {100 * cell.met[title]:.1f} % | {ratios} |"
             )
     return "\n".join(lines) + "\n"
 
@@ -190,7 +208,7 @@ def draw(found: Sequence[Cell], path: Path) -> None:
         other = cell.best_other()
         seeds = cell.seeds_over(other)
         axis.scatter(seeds, [at] * len(seeds), s=12, color=f"C{rank}", alpha=0.35)
-        axis.scatter([cell.over(other)], [at], s=42, color=f"C{rank}")
+        axis.scatter([cell.over(other).median], [at], s=42, color=f"C{rank}")
     for rank, load in enumerate(loads):
         axis.scatter([], [], s=42, color=f"C{rank}", label=f"load {load:g}")
     axis.axvline(1, color="black", linewidth=0.8)
@@ -218,21 +236,21 @@ def main(chosen: argparse.Namespace) -> int:
         report.rows += rows
         found += cells(rows)
         (chosen.output / "zoo.md").write_text(page(report, found), encoding="utf-8")
+        if not chosen.no_plots:
+            draw(found, chosen.output / "zoo.png")
     judge(report, found)
     _show(found)
     sla_sweep.note_lateness(report.rows)
-    if not chosen.no_plots:
-        draw(found, chosen.output / "zoo.png")
     return report.finish(chosen.json)
 
 
 def _show(found: Sequence[Cell]) -> None:
-    print(f"{'model':20}{'load':>6}{'SLA ms':>9}  {'best other':12}{'mean ratio':>11}{'p99 ratio':>11}{'in time':>9}")
+    print(f"{'model':20}{'load':>6}{'SLA ms':>9}  {'best other':12}{'mean ratio':>22}{'p99 ratio':>22}{'in time':>9}")
     for cell in found:
         other = cell.best_other()
         print(
-            f"{cell.model:20}{cell.load:>6.2f}{cell.sla_ms:>9.3g}  {other:12}{cell.over(other):>11.3f}"
-            f"{cell.over(other, 'p99_ms'):>11.3f}{cell.met[OURS]:>9.3f}"
+            f"{cell.model:20}{cell.load:>6.2f}{cell.sla_ms:>9.3g}  {other:12}{cell.over(other).text():>22}"
+            f"{cell.over(other, 'p99_ms').text():>22}{cell.met[OURS]:>9.3f}"
         )
 
 

@@ -25,6 +25,7 @@ def _row(policy: str, seed: int, mean_ms: float | None, load: float = 0.5, sla_m
         "p99_ms": mean_ms,
         "met": 8,
         "judged": 10,
+        "pace": 1.25,
         "failed": 0,
         "policy_failures": 0,
     }
@@ -37,12 +38,13 @@ def test_ratios_are_of_equal_seeds_and_the_best_other_is_found() -> None:
     report.rows = [_row(title, seed, values[seed]) for title, values in means.items() for seed in (2, 0, 1)]
     (cell,) = zoo_sweep.cells(report.rows)
     assert cell.best_other() == "serial"
-    assert cell.over("serial") == 1.5
-    assert cell.over("graph:0") == 0.5
+    assert cell.over("serial") == (1.5, 1.0, 2.0)
+    assert cell.over("graph:0") == (0.5, 0.5, 0.5)
     assert cell.met["lookahead"] == 0.8
     zoo_sweep.judge(report, [cell])
     assert report.figures["mean_over_best_other/m/0.5/9 ms"] == {"value": 1.5, "target": "<= 1.05", "holds": False}
-    assert "| m | 0.5 | 50 | 9 | serial | 2 | 2 | 80.0 % | 1.50 |" in zoo_sweep.page(report, [cell])
+    line = "| m | 0.5 | 50 | 9 | serial | 1.25 | 2 | 2 | 80.0 % | 1.50 (1.00 to 2.00) | 1.50 (1.00 to 2.00) |"
+    assert line in zoo_sweep.page(report, [cell])
 
 
 def test_a_cell_per_load_and_target() -> None:
