@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from math import ceil
+from typing import NamedTuple
 
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.lane import Lane
@@ -36,6 +37,14 @@ LoopControls = Mapping[str, Sequence[LoopControl | None]]
 """By model, one per loop of its graph; None where nobody can be let in."""
 
 
+class _Met(NamedTuple):
+    """A lane that was seen, and of each of its loops: when newcomers are let in (None: never), and its times."""
+
+    lane: Lane
+    controls: Sequence[LoopControl | None]
+    times: Sequence[LoopTimes]
+
+
 class Joining:
     """Decides for one sub-batch in a loop.
 
@@ -44,7 +53,8 @@ class Joining:
 
     def __init__(self, controls: LoopControls) -> None:
         self._controls = dict(controls)
-        self._times: dict[str, Sequence[LoopTimes]] = {}
+        self._met: dict[str, _Met] = {}
+        """By model, the lane it was seen in last: another scheduler's lane of that name has times of its own."""
 
     def decide(self, lane: Lane, top: SubBatch, rate_per_ns: float, now: int, *, at_once: bool = False) -> Choice:
         """Let newcomers in, or go on. None: this is no place where any could come in.
@@ -57,84 +67,88 @@ class Joining:
         head, room = queue.head(now), lane.rows_best - lane.table.rows
         if room <= 0 or head is None or head.signature != top.signature:
             return None
-        if lane.model not in self._times:
-            self._meet(lane)
+        met = self._met.get(lane.model)
+        if met is None or met.lane is not lane:
+            met = self._meet(lane)
         number = progress.loop
-        if self._controls[lane.model][number] is None:
+        if met.controls[number] is None:
             return None
         waiting = len(queue) if queue.uniform else len(queue.peek(now, lane.rows_max))
         rows = min(waiting, room)
         if at_once:
             return Start(lane, rows, Reason.JOIN_LOOP)
         newcomers = queue.peek(now, rows)
-        needed = self._needed(lane, top, number, newcomers, rate_per_ns)
+        needed = _needed(met, top, number, newcomers, rate_per_ns)
         joins = waiting >= needed
         if _matter(lane, top, newcomers, now):
-            wait_ns, start_ns = 0.0, now + self._times[lane.model][number].before_ns[rows]
+            wait_ns, start_ns = 0.0, now + met.times[number].before_ns[rows]
             if not joins:
                 wait_ns = min((needed - waiting) / rate_per_ns, float(UNBOUNDED_NS))
                 if not _saved(lane, top, newcomers, start_ns, min(wait_ns, _all_left_ns(lane, top))):
                     return Stay(Reason.STAY_LOOP)
-                wait_ns = self._wait_ns(lane, top, number, wait_ns, waiting, rate_per_ns)
+                wait_ns = _wait_ns(met, top, number, wait_ns, waiting, rate_per_ns)
             joins = _spares(lane, top, newcomers, now, start_ns, wait_ns, joins=joins)
         return Start(lane, rows, Reason.JOIN_LOOP) if joins else Stay(Reason.STAY_LOOP)
 
-    def _meet(self, lane: Lane) -> None:
+    def _meet(self, lane: Lane) -> _Met:
         """See a lane for the first time."""
-        self._times[lane.model] = times = [loop_times(lane, number) for number in range(len(lane.loops))]
-        if lane.model not in self._controls:
-            self._controls[lane.model] = [
+        times = [loop_times(lane, number) for number in range(len(lane.loops))]
+        controls = self._controls.get(lane.model)
+        if controls is None:
+            controls = [
                 None if loop.same_iteration else rule_of_thumb(lane.model, loop.name, of)
                 for loop, of in zip(lane.loops, times, strict=True)
             ]
+        self._met[lane.model] = met = _Met(lane, controls, times)
+        return met
 
-    def _needed(self, lane: Lane, top: SubBatch, number: int, newcomers: Sequence[Request], rate_per_ns: float) -> int:
-        """How many must wait before newcomers are let in here."""
-        controls = self._controls[lane.model]
-        transit = number + 1 < len(controls)
-        control = controls[number + 1 if transit else number]
-        if control is None:  # in the next loop nobody can be joined: here is the last chance
-            return 1
-        needed = control.needed(lane.table.rows, rate_per_ns)
-        if not transit or needed == 1:
-            return needed
-        latency, progress = lane.loop_latency, top.progress
-        assert latency is not None, "lanes without a table are refused"
-        assert progress is not None, "it stands in a loop"
-        times = self._times[lane.model]
-        rows, running = len(newcomers), len(top.requests)
-        longer = max(latency.expected_left(newcomers, number, {})) - max(
-            latency.expected_left(top.requests, number, progress.iterations())
-        )
-        rest_ns = times[number].before_ns[rows] + max(0.0, longer) * lane.body_ns(number, running + rows)
-        return max(1, ceil(needed * min(1.0, rest_ns / times[number + 1].before_ns[rows])))
 
-    def _wait_ns(
-        self, lane: Lane, top: SubBatch, number: int, arrivals_ns: float, waiting: int, rate_per_ns: float
-    ) -> float:
-        """When those who wait are expected to be enough: others join them, or so many leave that fewer are needed.
+def _needed(met: _Met, top: SubBatch, number: int, newcomers: Sequence[Request], rate_per_ns: float) -> int:
+    """How many must wait before newcomers are let in here."""
+    lane, controls, times = met
+    transit = number + 1 < len(controls)
+    control = controls[number + 1 if transit else number]
+    if control is None:  # in the next loop nobody can be joined: here is the last chance
+        return 1
+    needed = control.needed(lane.table.rows, rate_per_ns)
+    if not transit or needed == 1:
+        return needed
+    latency, progress = lane.loop_latency, top.progress
+    assert latency is not None, "lanes without a table are refused"
+    assert progress is not None, "it stands in a loop"
+    rows, running = len(newcomers), len(top.requests)
+    longer = max(latency.expected_left(newcomers, number, {})) - max(
+        latency.expected_left(top.requests, number, progress.iterations())
+    )
+    rest_ns = times[number].before_ns[rows] + max(0.0, longer) * lane.body_ns(number, running + rows)
+    return max(1, ceil(needed * min(1.0, rest_ns / times[number + 1].before_ns[rows])))
 
-        arrivals_ns: until enough have come. Where too many run for anybody to be let in, it is those who leave that
-        count: nobody waits for ever.
-        """
-        latency, progress, controls = lane.loop_latency, top.progress, self._controls[lane.model]
-        assert latency is not None, "lanes without a table are refused"
-        assert progress is not None, "it stands in a loop"
-        begin_ns, behind = 0.0, progress.iterations()
-        if number + 1 < len(controls):
-            begin_ns = max(latency.expected_left(top.requests, number, behind)) * lane.body_ns(number, len(behind))
-            number, behind = number + 1, {}
-        control = controls[number]
-        assert control is not None, "without one nobody needs company"
-        lefts = sorted(latency.expected_left(top.requests, number, behind))
-        body_ns = lane.body_ns(number, len(lefts))
-        leave_ns = arrivals_ns
-        for left, others in enumerate(lefts, start=1):
-            leave_ns = begin_ns + others * body_ns
-            fewer = control.needed(lane.table.rows - left, rate_per_ns)
-            if leave_ns >= arrivals_ns or waiting + rate_per_ns * leave_ns >= fewer:
-                break
-        return min(arrivals_ns, leave_ns)
+
+def _wait_ns(met: _Met, top: SubBatch, number: int, arrivals_ns: float, waiting: int, rate_per_ns: float) -> float:
+    """When those who wait are expected to be enough: others join them, or so many leave that fewer are needed.
+
+    arrivals_ns: until enough have come. Where too many run for anybody to be let in, it is those who leave that
+    count: nobody waits for ever.
+    """
+    lane, controls, _ = met
+    latency, progress = lane.loop_latency, top.progress
+    assert latency is not None, "lanes without a table are refused"
+    assert progress is not None, "it stands in a loop"
+    begin_ns, behind = 0.0, progress.iterations()
+    if number + 1 < len(controls):
+        begin_ns = max(latency.expected_left(top.requests, number, behind)) * lane.body_ns(number, len(behind))
+        number, behind = number + 1, {}
+    control = controls[number]
+    assert control is not None, "without one nobody needs company"
+    lefts = sorted(latency.expected_left(top.requests, number, behind))
+    body_ns = lane.body_ns(number, len(lefts))
+    leave_ns = arrivals_ns
+    for left, others in enumerate(lefts, start=1):
+        leave_ns = begin_ns + others * body_ns
+        fewer = control.needed(lane.table.rows - left, rate_per_ns)
+        if leave_ns >= arrivals_ns or waiting + rate_per_ns * leave_ns >= fewer:
+            break
+    return min(arrivals_ns, leave_ns)
 
 
 def _matter(lane: Lane, top: SubBatch, newcomers: Sequence[Request], now: int) -> bool:

@@ -189,3 +189,31 @@ def test_where_deadlines_are_missed_anyway_thresholds_decide() -> None:
     for behind, choice in ((0, Start), (1, Stay)):
         lane, top = standing(Request(0, "m", 0, 10**6 if not behind else -1))
         assert type(decided(thresholds(1, 2), lane, top, Request(1, "m", 0, 600))) is choice
+
+
+def slow(*requests: Request) -> tuple[Lane, SubBatch]:
+    """The same model at another scheduler, where what lies before the loop takes ten times as long."""
+    times_ns = ((1000, 1000), (100, 100))
+    table = LatencyTable("m", TABLE.nodes, (1, 4), times_ns, times_ns)
+    lane = Lane(loop_spec(2, (1, 2), table=table, max_batch_size=4, lengths=(LengthGuess.of([4, 6]),)))
+    top = SubBatch(0, "m", list(requests))
+    top.cursor = 1
+    lane.table.push(top)
+    return lane, top
+
+
+def test_two_schedulers_lanes_of_one_name_keep_their_own_times() -> None:
+    """Coming in now saves a newcomer where the way takes 100 ns, not where it takes 1000; whichever was seen first."""
+    for order in (((standing, Start), (slow, Stay)), ((slow, Stay), (standing, Start))):
+        joining = thresholds(1, 2)
+        for made, choice in order:
+            lane, top = made(row(0))
+            assert type(decided(joining, lane, top, Request(1, "m", 0, 600))) is choice
+
+
+def test_two_schedulers_lanes_of_one_name_have_their_own_rule_of_thumb() -> None:
+    """Beside two rows one is enough where the way takes 100 ns; where it takes 1000, two must wait."""
+    joining = Joining({})
+    for made, choice in ((standing, Start), (slow, Stay), (standing, Start)):
+        lane, top = made(row(0), row(1))
+        assert type(decided(joining, lane, top, row(2))) is choice
