@@ -22,7 +22,7 @@ from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies import Policy
 from lazybatch.engine import ServedModel
 from lazybatch.errors import InvalidInput
-from lazybatch.executors.base import MemoryPlan, Model
+from lazybatch.executors.base import Executor, MemoryPlan, Model
 from lazybatch.executors.callable import CallableModel
 from lazybatch.executors.padding.padded import PaddedModel
 from lazybatch.profiles import check_table
@@ -236,12 +236,18 @@ def _by_length(one: Served, lane: LaneSpec) -> list[LaneSpec]:
     ]
 
 
-def to_engine(served: Sequence[Served], lanes: Sequence[LaneSpec]) -> list[ServedModel]:
-    """Lanes with their executors, memory planned; those of one model share one. Raises `ModelError`, `InvalidInput`."""
+def to_engine(
+    served: Sequence[Served], lanes: Sequence[LaneSpec], opened: Callable[[Executor], object]
+) -> list[ServedModel]:
+    """Lanes with their executors, memory planned; those of one model share one. Raises `ModelError`, `InvalidInput`.
+
+    opened: told of every executor as soon as there is one, so that its owner can shut it down whatever fails later.
+    """
     models = []
     rest = iter(lanes)
     for one in served:
         executor = one.model.executor(max_batch_size=one.options.max_batch_size if one.model.joinable else 1)
+        opened(executor)
         count = len(one.model.padded_lengths) if isinstance(one.model, PaddedModel) else 1
         models += [ServedModel(lane, executor, one.pooled, one.name) for lane in islice(rest, count)]
     return models

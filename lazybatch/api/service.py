@@ -6,6 +6,7 @@ Must not know: requests; what the options mean (`api.assembly`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,8 @@ from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Executor
 from lazybatch.metrics import Observer
 from lazybatch.trace import TraceWriter
+
+_log = logging.getLogger("lazybatch.api")
 
 
 class Service(NamedTuple):
@@ -45,17 +48,26 @@ def start(
     Raises `InvalidInput` for a policy that serves another batcher, for what is no observer and for a trace that cannot
     be written; `ModelError` for a model without an executor.
     """
+    opened: list[Executor] = []
     with claims.claim(policy) as claimed:
-        models = assembly.to_engine(served, lanes)
-        executors = {one.called: one.executor for one in models}
         try:
+            models = assembly.to_engine(served, lanes, opened.append)
             engine = _engine(models, policy, options, observers, trace, clock, name)
         except BaseException:
-            for executor in executors.values():
-                executor.shutdown()
+            _shut_down(opened)
             raise
         claimed(engine)
+    executors = {one.called: one.executor for one in models}
     return Service(engine, executors, {one.spec.graph.model: one.called for one in models})
+
+
+def _shut_down(executors: Iterable[Executor]) -> None:
+    """All of them. What one of them says neither hides why there is no engine nor keeps the others open."""
+    for executor in executors:
+        try:
+            executor.shutdown()
+        except Exception:
+            _log.exception("shutting down an executor whose engine could not start failed")
 
 
 def _engine(
