@@ -70,14 +70,19 @@ class Report:
             "settings": dict(self.settings),
         }
 
+    def save(self, path: Path | None) -> None:
+        """Write the JSON file if one is wanted, whole or not at all."""
+        if path is None:
+            return
+        document = {"rows": self.rows, "provenance": self.provenance(), "figures": self.figures, **self.extra}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".tmp")
+        partial.write_text(json.dumps(document, indent=1, default=str) + "\n")
+        partial.replace(path)
+
     def finish(self, path: Path | None) -> int:
         """Write the JSON file if one is wanted, show the figures, and return the exit status: 1 if one fails."""
-        if path is not None:
-            document = {"rows": self.rows, "provenance": self.provenance(), "figures": self.figures, **self.extra}
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(path.name + ".tmp")
-            partial.write_text(json.dumps(document, indent=1, default=str) + "\n")
-            partial.replace(path)
+        self.save(path)
         for name, entry in self.figures.items():
             verdict = {True: "holds", False: "FAILS", None: "not measured"}[entry["holds"]]
             value = entry["value"]

@@ -1,15 +1,16 @@
 """A model with a loop, served live: whole batches, joining at every step, the paper's policy, and ours.
 
-Owns: measuring capacities, the interleaved runs, ratios against the targets, and simulated against live.
-Must not know: how rows join, what a model computes.
+Owns: measuring capacities, the runs in turns, and each run simulated as well.
+Must not know: how rows join, what a model computes, what is wanted (`loops_judgement`).
 
 Capacity of a policy is what it serves per second when there is always more than it can. Loads are shares of that of
-whole batches ("graph": a batch runs until its longest row is done) and of joining at every step ("continuous"). Every
-policy serves the same arrivals of the same rows, in turns, seed by seed, in one process. The rate that ours must still
-sustain is 1.5 times the largest that whole batches were run at, within the time that 99 % of theirs took there.
+whole batches ("graph": a batch runs until its longest row is done) and of joining at every step ("continuous"), at the
+pace that the machine had a moment before. Every policy serves the same arrivals of the same rows, in turns, seed by
+seed, in one process. The rate that ours must still sustain is 1.5 times the largest that whole batches were run at,
+within the time that 99 % of theirs took there.
 
-Every run is simulated as well, from the profile before it: with the engine's own time, as the table has it, and, to see
-what that is worth, with the nodes' times only.
+Every run is simulated as well: predicted, with the profile made before it, and once more with nodes as fast as they
+were in that very run, which tells a simulator that is wrong from a machine that has changed.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import lazybatch as lb
+from bench import loops_judgement
 from bench.common import Report, fill_in, parser, progress, progress_bar, progress_end, run_script
 from bench.live import Ends, ends, schedule, serve, warm
+from bench.loops_judgement import CONTINUOUS, GRAPH, OURS
+from bench.paired import Pace, in_turns
 from bench.programs import LOOPED, Looped, looped
 from bench.variants import Variant, variants
 from lazybatch.config import whole
@@ -36,26 +40,18 @@ from lazybatch.core.request import Request
 from lazybatch.demo.load import Offer
 from lazybatch.errors import InvalidInput
 from lazybatch.lengths import Lengths, guesses_for, load_lengths
-from lazybatch.metrics import latency_summary
 from lazybatch.policies import make_policy
 from lazybatch.simulator import simulate
 from lazybatch.workload import poisson
 
-GRAPH, CONTINUOUS, OURS = "graph:0", "continuous", "lookahead"
-FASTER = {0.5: 2.0, 0.9: 4.0}
-"""How many times lower than whole batches' the mean must be, by load."""
-NEAR_CAPACITY, FASTER_THAN_CONTINUOUS = 0.95, 1.5
-SUSTAINED, MEET = 1.5, 0.99
-NOISE = 0.05
-"""By so much a live ratio may miss 1 and still be called equal."""
-WITHIN = 0.15
+NEAR_CAPACITY = 0.95
+SUSTAINED = 1.5
 WARM_UP = 0.1
 CAPACITY_BATCHES = 4
 """Full batches that a capacity is measured with, of which the middle ones count: a multiple of four."""
 POOL = 256
 """Different rows that a run draws from."""
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64)
-HEADS = {"mean ms": 10, "p99 ms": 10, "SLA met": 9, "rows": 7, "sim mean": 10, "p99": 7, "nodes only": 12}
 EPILOG = f"""\
 models     {", ".join(LOOPED)}
 
@@ -64,24 +60,28 @@ examples
   python bench/loops_live.py --json out/bench/loops-gnmt.json
   python bench/loops_live.py --model transformer --seconds 20 --json out/bench/loops-transformer.json
   python bench/loops_live.py --model las --policy graph:0 continuous lookahead --json out/bench/loops-las.json
+  python bench/loops_judgement.py out/bench/loops-*.json > out/bench/loops.md
 
+The JSON file is written after every seed.
 status: 0 all targets are met, 1 one is not, 2 bad input
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all runs share. rows: the pool that requests are drawn from. sla_ns: what policies are told."""
+    """What all runs share. rows: the pool that requests are drawn from. sla_ns: what policies are told, as they are
+    told ``table``, the latest profile; paces are over ``first``, the first one."""
 
     subject: Looped
     model: Any
+    first: LatencyTable
     table: LatencyTable
     lengths: Lengths
     rows: Sequence[Any]
     rows_max: int
     sla_ns: int
 
-    def batcher(self, one: Variant, sla_ns: int | None = None) -> lb.LazyBatcher:
+    def batcher(self, one: Variant, pace: Pace, sla_ns: int | None = None) -> lb.LazyBatcher:
         """A batcher of its own for a run."""
         return lb.LazyBatcher(
             self.model,
@@ -90,6 +90,7 @@ class Bench:
             sla=(sla_ns or self.sla_ns) / 1e9,
             max_batch_size=self.rows_max,
             queue_capacity=100_000,
+            observers=[pace],
             **one.live(),
         )
 
@@ -115,9 +116,9 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--load-continuous", nargs="+", type=float, metavar="L", help="shares of continuous' (0.95)")
     made.add_argument("--max-batch-size", type=int, default=32, metavar="N", help="(%(default)s)")
     made.add_argument("--sla-x", type=float, default=8.0, metavar="X", help="target in mean rows alone (%(default)s)")
-    made.add_argument("--seconds", type=float, metavar="S", help="length of a run (10)")
+    made.add_argument("--seconds", type=float, metavar="S", help="length of a run (8)")
     made.add_argument("--profile-seconds", type=float, metavar="S", help="before each seed (15)")
-    made.add_argument("--seeds", type=int, metavar="N", help="runs of each (3)")
+    made.add_argument("--seeds", type=int, metavar="N", help="runs of each (5)")
     return made
 
 
@@ -128,9 +129,9 @@ def check(chosen: argparse.Namespace) -> None:
         ("model", "gnmt-short", "gnmt-tiny"),
         ("load", [0.5, 0.9], [0.5, 0.9]),
         ("load_continuous", [NEAR_CAPACITY], [NEAR_CAPACITY]),
-        ("seconds", 10.0, 0.4),
+        ("seconds", 8.0, 0.4),
         ("profile_seconds", 15.0, 2.0),
-        ("seeds", 3, 1),
+        ("seeds", 5, 1),
     )
     whole("--seeds", chosen.seeds, 1, 1000)
     whole("--max-batch-size", chosen.max_batch_size, 1, 4096)
@@ -155,7 +156,7 @@ def prepare(chosen: argparse.Namespace) -> Bench:
     mean_ns = alone_ns(
         model, table.dispatched(), [guess.mean_trips for guess in guesses_for(model.graph, lengths) if guess]
     )
-    return Bench(target, model, table, lengths, rows, chosen.max_batch_size, round(chosen.sla_x * mean_ns))
+    return Bench(target, model, table, table, lengths, rows, chosen.max_batch_size, round(chosen.sla_x * mean_ns))
 
 
 def profiled(model: Any, rows: Sequence[Any], chosen: argparse.Namespace) -> LatencyTable:
@@ -174,28 +175,32 @@ def alone_ns(model: Any, table: LatencyTable, trips: Sequence[float]) -> float:
 
 
 def capacity_rps(bench: Bench, one: Variant) -> float:
-    """Rows per second with a queue that never empties: the middle half of the rows by their ends."""
+    """Rows per second with a queue that never empties, at the first profile's pace: the middle half of the rows, by
+    their ends."""
     count = CAPACITY_BATCHES * bench.rows_max
-    offers = schedule(bench.model.name, bench.rows, range(count), seed=0)
-    with bench.batcher(one) as batcher:
+    offers, pace = schedule(bench.model.name, bench.rows, range(count), seed=0), Pace(bench.first, bench.rows_max)
+    with bench.batcher(one, pace) as batcher:
         warm(batcher, bench.rows, bench.rows_max)
+        pace.restart()
         calls = serve(batcher, offers)
     done = sorted(call.done_ns for call in calls if call.latency_ns is not None and call.done_ns is not None)
     if len(done) < count:
         raise InvalidInput(f"{bench.subject.name}: {count - len(done)} of {count} calls failed under {one.title}")
     first, last = count // 4 - 1, 3 * count // 4 - 1
-    return (last - first) * 1e9 / (done[last] - done[first])
+    return pace.ratio * (last - first) * 1e9 / (done[last] - done[first])
 
 
-def run(bench: Bench, one: Variant, offers: Sequence[Offer], sla_ns: int | None = None) -> tuple[Ends, float]:
-    """One run through a batcher of its own, warmed up; how calls ended, and mean rows of an iteration."""
-    with bench.batcher(one, sla_ns) as batcher:
+def run(bench: Bench, one: Variant, offers: Sequence[Offer], sla_ns: int | None = None) -> tuple[Ends, Pace, float]:
+    """One run through a batcher of its own, warmed up; how calls ended, the pace, and mean rows of an iteration."""
+    pace = Pace(bench.first, bench.rows_max)
+    with bench.batcher(one, pace, sla_ns) as batcher:
         warm(batcher, bench.rows, bench.rows_max)
+        pace.restart()
         before = batcher.stats()
         outcome = ends(serve(batcher, offers))
         after = batcher.stats()
     steps = after.steps - before.steps
-    return outcome, (after.iterations - before.iterations) / steps if steps else 0.0
+    return outcome, pace, (after.iterations - before.iterations) / steps if steps else 0.0
 
 
 def simulated_ns(
@@ -217,28 +222,27 @@ def simulated_ns(
     return [result.latencies_ns[number] for number in range(len(offers))]
 
 
-def row_of(bench: Bench, one: Variant, cell: Mapping[str, Any], offers: Sequence[Offer]) -> dict[str, Any]:
-    """One run, live and simulated."""
-    outcome, mean_rows = run(bench, one, offers)
+def row_of(bench: Bench, one: Variant, offers: Sequence[Offer]) -> dict[str, Any]:
+    """One run: live, predicted by the profile, and simulated with nodes as fast as they were."""
+    outcome, pace, mean_rows = run(bench, one, offers)
     first = int(WARM_UP * len(offers))
     kept = [ns for ns in outcome.latencies_ns[first:] if ns is not None]
     if not kept:
         raise InvalidInput("a run answered no call at all: give it more --seconds, or less load")
-    table = bench.table
-    simulated = simulated_ns(bench, one, offers, outcome.submit_ns, table)[first:]
-    nodes_only = simulated_ns(bench, one, offers, outcome.submit_ns, replace(table, engine=None))[first:]
+    predicted, simulated = (
+        simulated_ns(bench, one, offers, outcome.submit_ns, took)[first:] for took in (bench.table, pace.table())
+    )
     return {
         "what": "run",
-        "model": bench.subject.name,
         "policy": one.title,
-        **cell,
         "requests": len(offers),
         "failed": outcome.failed + outcome.refused,
+        "pace": pace.ratio,
         "sla_met": sum(ns <= bench.sla_ns for ns in kept) / (len(offers) - first),
         "mean_rows": mean_rows,
         "latencies_ms": [round(ns / 1e6, 3) for ns in kept],
-        "simulated_ms": [round(ns / 1e6, 3) for ns in simulated],
-        "nodes_only_ms": [round(ns / 1e6, 3) for ns in nodes_only],
+        "predicted_mean_ms": statistics.fmean(predicted) / 1e6,
+        "simulated_mean_ms": statistics.fmean(simulated) / 1e6,
         "submit_lag_p99_ms": outcome.lag_p99_ms,
     }
 
@@ -250,105 +254,47 @@ def offers_at(bench: Bench, rate_rps: float, seconds: float, seed: int) -> list[
 
 
 def sustained(bench: Bench, report: Report, chosen: argparse.Namespace, rate_rps: float) -> None:
-    """Ours at 1.5 times the largest rate whole batches were run at, against the time they took there."""
-    theirs = [row for row in report.rows if row["what"] == "run" and row["policy"] == GRAPH]
-    highest = [row for row in theirs if row["load_of"] == "graph" and row["load"] == max(chosen.load)]
-    sla_ns = round(1e6 * _summary([row["latencies_ms"] for row in highest])["p99"])
+    """Ours at 1.5 times the largest rate whole batches were run at, against the time they took there.
+
+    rate_rps: theirs, at the first profile's pace.
+    """
+    sla_ns = round(1e6 * loops_judgement.p99_ms(report.rows, GRAPH, ("graph", max(chosen.load))))
     ours = variants([OURS])[0]
-    met: list[float] = []
+    met, pace = [], report.rows[-1]["pace"]
     for seed in range(1, chosen.seeds + 1):
         progress_bar(seed - 1, chosen.seeds, "sustained rate")
-        offers = offers_at(bench, SUSTAINED * rate_rps, chosen.seconds, seed)
-        outcome, _ = run(bench, ours, offers, sla_ns)
+        offers = offers_at(bench, SUSTAINED * rate_rps / pace, chosen.seconds, seed)
+        outcome, seen, _ = run(bench, ours, offers, sla_ns)
+        pace = seen.ratio
         kept = outcome.latencies_ns[int(WARM_UP * len(offers)) :]
         met.append(sum(ns is not None and ns <= sla_ns for ns in kept) / len(kept))
     report.rows.append({"what": "sustained", "rate_rps": SUSTAINED * rate_rps, "sla_ms": sla_ns / 1e6, "met": met})
-    report.at_least(f"met_at_{SUSTAINED:g}_times_the_rate", statistics.fmean(met), MEET)
 
 
-def judge(report: Report) -> None:
-    """Ratios of pooled latencies per load, and simulated over live."""
-    runs = [row for row in report.rows if row["what"] == "run"]
-    cells = list(dict.fromkeys((row["load_of"], row["load"]) for row in runs))
-    for load_of, load in cells:
-        pooled: dict[str, list[dict[str, Any]]] = {}
-        for row in runs:
-            if (row["load_of"], row["load"]) == (load_of, load):
-                pooled.setdefault(row["policy"], []).append(row)
-        found = {title: _compared(title, mine, load_of, load) for title, mine in pooled.items()}
-        report.rows += found.values()
-        name = f"{load:g} of {load_of}"
-        for title, row in found.items():
-            report.at_most(f"simulated_mean_off/{title}/{name}", abs(row["simulated_over_live_mean"] - 1), WITHIN)
-        _figures(report, found, load_of, load, name)
-    failed = sum(row["failed"] for row in runs)
-    report.figure("failed_calls", failed, "0", failed == 0)
-
-
-def _compared(title: str, mine: Sequence[dict[str, Any]], load_of: str, load: float) -> dict[str, Any]:
-    keys = ("latencies_ms", "simulated_ms", "nodes_only_ms")
-    live, simulated, nodes_only = (_summary([row[key] for row in mine]) for key in keys)
-    return {
-        "what": "comparison",
-        "policy": title,
-        "load_of": load_of,
-        "load": load,
-        "mean_ms": live["mean"],
-        "p99_ms": live["p99"],
-        "mean_ms_by_seed": [statistics.fmean(row["latencies_ms"]) for row in mine],
-        "sla_met": statistics.fmean(row["sla_met"] for row in mine),
-        "mean_rows": statistics.fmean(row["mean_rows"] for row in mine),
-        "simulated_over_live_mean": simulated["mean"] / live["mean"],
-        "simulated_over_live_p99": simulated["p99"] / live["p99"],
-        "nodes_only_over_live_mean": nodes_only["mean"] / live["mean"],
-    }
-
-
-def _figures(report: Report, found: Mapping[str, dict[str, Any]], load_of: str, load: float, name: str) -> None:
-    ours, graph, continuous = (found.get(title) for title in (OURS, GRAPH, CONTINUOUS))
-    if ours is None:
-        return
-    if graph is not None and load_of == "graph":
-        if load in FASTER:
-            report.at_least(f"mean_graph_over_ours/{name}", graph["mean_ms"] / ours["mean_ms"], FASTER[load])
-        report.at_most(f"p99_over_graph/{name}", ours["p99_ms"] / graph["p99_ms"], 1 + NOISE)
-    if continuous is not None:
-        report.at_most(f"mean_over_continuous/{name}", ours["mean_ms"] / continuous["mean_ms"], 1 + NOISE)
-        report.at_most(f"p99_over_continuous/{name}", ours["p99_ms"] / continuous["p99_ms"], 1 + NOISE)
-        if load_of == CONTINUOUS and load == NEAR_CAPACITY:
-            gain = continuous["mean_ms"] / ours["mean_ms"]
-            report.at_least(f"mean_continuous_over_ours/{name}", gain, FASTER_THAN_CONTINUOUS)
-
-
-def _summary(several_ms: Sequence[Sequence[float]]) -> dict[str, float]:
-    summary = latency_summary([round(ms * 1e6) for values in several_ms for ms in values]).as_ms()
-    return {key: float(summary[f"{key}_ms"] or 0.0) for key in ("mean", "p99")}
-
-
-def show(report: Report, bench: Bench) -> None:
-    """What was measured, a line per policy and load."""
-    graph = bench.model.graph
-    steps = ", ".join(f"{loop.name} {loop.stop - loop.first} nodes" for loop in graph.loops)
-    print(f"{bench.subject.name}: {len(graph)} nodes ({steps}), SLA {bench.sla_ns / 1e6:.0f} ms")
-    for row in report.rows:
-        if row["what"] == "capacity":
-            print(f"capacity of {row['policy']}: {row['rps']:.2f} rows/s")
-    heads = "".join(f"{head:>{width}}" for head, width in HEADS.items())
-    print(f"{'load':20}{'policy':14}{heads}")
-    for row in report.rows:
-        if row["what"] == "comparison":
-            load = f"{row['load']:g} of {row['load_of']}"
-            print(
-                f"{load:20}{row['policy']:14}{row['mean_ms']:>10.1f}{row['p99_ms']:>10.1f}{row['sla_met']:>9.3f}"
-                f"{row['mean_rows']:>7.2f}{row['simulated_over_live_mean']:>10.3f}"
-                f"{row['simulated_over_live_p99']:>7.3f}{row['nodes_only_over_live_mean']:>12.3f}"
-            )
+def compare(bench: Bench, report: Report, chosen: argparse.Namespace, capacities: Mapping[str, float]) -> None:
+    """All policies at all loads, in turns, seed by seed."""
+    compared = variants(chosen.policy)
+    cells = [("graph", load) for load in chosen.load] + [(CONTINUOUS, load) for load in chosen.load_continuous]
+    pace, done, total = 1.0, 0, chosen.seeds * len(cells) * len(compared)
+    for seed in range(1, chosen.seeds + 1):
+        if seed > 1:  # the machine may have changed its pace
+            bench = replace(bench, table=profiled(bench.model, bench.rows, chosen))
+        for load_of, load in cells:
+            rate_rps = load * capacities[load_of] / pace
+            offers = offers_at(bench, rate_rps, chosen.seconds, seed)
+            cell = {"model": chosen.model, "load_of": load_of, "load": load, "rate_rps": rate_rps, "seed": seed}
+            for one in in_turns(compared, seed):
+                progress_bar(done, total, f"{one.title} at {load:g} of {load_of}, seed {seed}")
+                report.rows.append(row_of(bench, one, offers) | cell)
+                done += 1
+            pace = statistics.median(row["pace"] for row in report.rows[-len(compared) :])
+        report.save(chosen.json)
 
 
 def main(chosen: argparse.Namespace) -> int:
     """Measure capacities, serve all loads under all policies in turn, compare, report."""
     check(chosen)
-    compared = variants(chosen.policy)
+    titles = {one.title for one in variants(chosen.policy)}
     report = Report("bench/loops_live.py", settings=vars(chosen))
     bench = prepare(chosen)
     capacities = {}
@@ -357,26 +303,15 @@ def main(chosen: argparse.Namespace) -> int:
             progress(f"capacity of {title}")
             capacities[load_of] = capacity_rps(bench, variants([title])[0])
             report.rows.append({"what": "capacity", "policy": title, "rps": capacities[load_of]})
-    cells = [("graph", load) for load in chosen.load] + [(CONTINUOUS, load) for load in chosen.load_continuous]
-    done, total = 0, chosen.seeds * len(cells) * len(compared)
-    for seed in range(1, chosen.seeds + 1):
-        if seed > 1:  # the machine may have changed its pace
-            bench = replace(bench, table=profiled(bench.model, bench.rows, chosen))
-        for place, (load_of, load) in enumerate(cells):
-            rate_rps = load * capacities[load_of]
-            offers = offers_at(bench, rate_rps, chosen.seconds, seed)
-            cell = {"load_of": load_of, "load": load, "rate_rps": rate_rps, "seed": seed}
-            shift = (seed + place) % len(compared)
-            for one in compared[shift:] + compared[:shift]:
-                progress_bar(done, total, f"{one.title} at {load:g} of {load_of}, seed {seed}")
-                report.rows.append(row_of(bench, one, cell, offers))
-                done += 1
-    judge(report)
-    titles = {one.title for one in compared}
+    compare(bench, report, chosen, capacities)
     if chosen.load and {GRAPH, OURS} <= titles:
         sustained(bench, report, chosen, max(chosen.load) * capacities["graph"])
     progress_end()
-    show(report, bench)
+    loops_judgement.judge(report)
+    graph = bench.model.graph
+    steps = ", ".join(f"{loop.name} {loop.stop - loop.first} nodes" for loop in graph.loops)
+    print(f"{bench.subject.name}: {len(graph)} nodes ({steps}), SLA {bench.sla_ns / 1e6:.0f} ms")
+    print("\n".join(loops_judgement.table(report.rows)))
     return report.finish(chosen.json)
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bench import loops_live
-from bench.common import Report
+from bench import loops_judgement, loops_live
 from bench.programs import LOOPED
 from lazybatch.core.graph import Loop, NodeGraph
 from lazybatch.core.latency import LatencyTable
@@ -24,38 +22,6 @@ def test_a_row_alone_takes_its_iterations() -> None:
         graph = NodeGraph.chain("m", table.nodes, [Loop("body", 1, 3)])
 
     assert loops_live.alone_ns(Served(), table, [4.0]) == 5 + 4 * (2 + 3) + 7
-
-
-def _run(policy: str, load_of: str, load: float, live_ms: list[float], simulated_ms: list[float]) -> dict[str, Any]:
-    return {
-        "what": "run",
-        "policy": policy,
-        "load_of": load_of,
-        "load": load,
-        "failed": 0,
-        "sla_met": 1.0,
-        "mean_rows": 2.0,
-        "latencies_ms": live_ms,
-        "nodes_only_ms": live_ms,
-        "simulated_ms": simulated_ms,
-    }
-
-
-def test_figures_are_ratios_of_pooled_runs() -> None:
-    """Runs of one policy and load are judged together; targets are those of the load."""
-    report = Report("x")
-    for live_ms in ([10.0] * 5, [30.0] * 5):
-        report.rows.append(_run("lookahead", "graph", 0.9, live_ms, live_ms))
-        report.rows.append(_run("graph:0", "graph", 0.9, [6 * ms for ms in live_ms], live_ms))
-        report.rows.append(_run("continuous", "continuous", 0.95, [2 * ms for ms in live_ms], live_ms))
-        report.rows.append(_run("lookahead", "continuous", 0.95, live_ms, live_ms))
-    loops_live.judge(report)
-    figures = {name: (entry["value"], entry["holds"]) for name, entry in report.figures.items()}
-    assert figures["mean_graph_over_ours/0.9 of graph"] == (pytest.approx(6.0), True)
-    assert figures["mean_continuous_over_ours/0.95 of continuous"] == (pytest.approx(2.0), True)
-    assert figures["simulated_mean_off/graph:0/0.9 of graph"] == (pytest.approx(5 / 6), False)
-    assert figures["simulated_mean_off/lookahead/0.9 of graph"] == (pytest.approx(0.0), True)
-    assert figures["failed_calls"] == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +54,8 @@ def test_the_whole_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         for policy in ("graph:0", "continuous", "lazy", "lookahead")
         for cell in (("graph", 0.5), ("graph", 0.9), ("continuous", 0.95))
     }
-    assert all(row["failed"] == 0 and len(row["latencies_ms"]) == len(row["simulated_ms"]) for row in runs)
+    assert all(row["failed"] == 0 and row["pace"] > 0 and row["predicted_mean_ms"] > 0 for row in runs)
     assert "met_at_1.5_times_the_rate" in document["figures"]
     assert "capacity of graph:0" in capsys.readouterr().out
+    assert loops_judgement.main(loops_judgement.options().parse_args([str(path)])) == 0
+    assert "## gnmt-tiny" in capsys.readouterr().out
