@@ -12,17 +12,22 @@ whatever the machine did. How much it did is seen in the runs themselves, since 
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from math import comb
 from typing import NamedTuple, TypeVar
 
 from lazybatch.core.latency import LatencyTable
+from lazybatch.core.request import Request
 from lazybatch.core.task import Task
 from lazybatch.metrics import Observer
 
 SURE = 0.9
 """How likely the interval around a median holds the true one."""
+
+PIECE_NS = 100_000_000
+"""How long the pace is taken for constant: some nodes at least, and no longer than machines take to change."""
 
 T = TypeVar("T")
 
@@ -37,37 +42,105 @@ class Pace(Observer):
 
     def restart(self) -> None:
         """Forget what was seen; while nothing runs."""
-        self._took_ns = [0] * len(self._expected)
-        self._by_table_ns = [0] * len(self._expected)
+        self._ran: list[_Ran] = []
+        self.first_arrival_ns: int | None = None
+
+    def arrived(self, now_ns: int, request: Request) -> None:
+        """See `Observer.arrived`."""
+        if self.first_arrival_ns is None:
+            self.first_arrival_ns = request.arrival_ns
 
     def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
         """See `Observer.dispatched`."""
         if not failed:
-            self._took_ns[task.node] += end_ns - start_ns
-            self._by_table_ns[task.node] += self._expected[task.node][task.padded_rows]
+            self._ran.append(_Ran(task.node, self._expected[task.node][task.padded_rows], start_ns, end_ns))
 
     @property
     def ratio(self) -> float:
         """What all nodes took, over what the table says: 1.2 where the machine was a fifth slower. 1 without nodes."""
-        by_table_ns = sum(self._by_table_ns)
-        return sum(self._took_ns) / by_table_ns if by_table_ns else 1.0
+        return _over(self._ran, 1.0)
+
+    def factors(self) -> list[float]:
+        """The same by node; those that did not run are as fast as the others."""
+        return [
+            _over([ran for ran in self._ran if ran.node == node], self.ratio) for node in range(len(self._expected))
+        ]
 
     def table(self) -> LatencyTable:
         """The table as it would have been meanwhile: each node's times at its own pace, the engine's at that of all."""
-        factors = [
-            took_ns / by_table_ns if by_table_ns else self.ratio
-            for took_ns, by_table_ns in zip(self._took_ns, self._by_table_ns, strict=True)
-        ]
-        engine = self._table.engine
+        factors, ratio, engine = self.factors(), self.ratio, self._table.engine
         if engine is not None:
             times = (engine.open_ns, engine.open_row_ns, engine.continue_ns, engine.continue_row_ns)
-            engine = type(engine)(*(round(time_ns * self.ratio) for time_ns in times))
+            engine = type(engine)(*(round(time_ns * ratio) for time_ns in times))
         return replace(
             self._table,
             median_ns=_scaled(self._table.median_ns, factors),
             high_ns=_scaled(self._table.high_ns, factors),
             engine=engine,
         )
+
+    def clock(self) -> WorkClock:
+        """Time as it passes for a machine of constant pace, that of `table`."""
+        factors = self.factors()
+        wall_ns, work_ns = [0.0], [0.0]
+        some: list[_Ran] = []
+        for ran in self._ran:
+            some.append(ran._replace(expected_ns=round(ran.expected_ns * factors[ran.node])))
+            if ran.end_ns - some[0].start_ns >= PIECE_NS:
+                _append(wall_ns, work_ns, some)
+                some = []
+        if some:
+            _append(wall_ns, work_ns, some)
+        return WorkClock(wall_ns, work_ns)
+
+
+class _Ran(NamedTuple):
+    """A node that ran, and what it should have taken."""
+
+    node: int
+    expected_ns: int
+    start_ns: int
+    end_ns: int
+
+
+def _over(ran: Sequence[_Ran], otherwise: float) -> float:
+    expected_ns = sum(one.expected_ns for one in ran)
+    return sum(one.end_ns - one.start_ns for one in ran) / expected_ns if expected_ns else otherwise
+
+
+def _append(wall_ns: list[float], work_ns: list[float], some: Sequence[_Ran]) -> None:
+    """One more piece of constant pace, from where the last one ended to the end of these nodes."""
+    start_ns, end_ns = max(wall_ns[-1], some[0].start_ns), some[-1].end_ns
+    work_ns += [work_ns[-1] + start_ns - wall_ns[-1]]
+    wall_ns += [start_ns]
+    work_ns += [work_ns[-1] + (end_ns - start_ns) / _over(some, 1.0)]
+    wall_ns += [end_ns]
+
+
+class WorkClock(NamedTuple):
+    """Two clocks that show the same moments: the wall's, and one on which every node takes what the table says.
+
+    So what is simulated between moments of the second one is what a machine of that changing pace would have done.
+    """
+
+    wall_ns: Sequence[float]
+    work_ns: Sequence[float]
+
+    def work_at(self, wall_ns: float) -> int:
+        """The second clock's reading when the wall's shows this."""
+        return _reading(wall_ns, self.wall_ns, self.work_ns)
+
+    def wall_at(self, work_ns: float) -> int:
+        """The wall's reading when the second one shows this."""
+        return _reading(work_ns, self.work_ns, self.wall_ns)
+
+
+def _reading(at_ns: float, here_ns: Sequence[float], there_ns: Sequence[float]) -> int:
+    place = bisect_right(here_ns, at_ns)
+    if place == len(here_ns):
+        return round(there_ns[-1] + at_ns - here_ns[-1])
+    part = (at_ns - here_ns[place - 1]) / (here_ns[place] - here_ns[place - 1])
+    return round(there_ns[place - 1] + part * (there_ns[place] - there_ns[place - 1]))
 
 
 def _scaled(times_ns: Sequence[Sequence[int]], factors: Sequence[float]) -> tuple[tuple[int, ...], ...]:

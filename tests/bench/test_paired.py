@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.paired import Pace, in_turns, middle
+from bench.paired import PIECE_NS, Pace, WorkClock, in_turns, middle
 from lazybatch.core.latency import EngineTime, LatencyTable
+from lazybatch.core.request import Request
 from lazybatch.core.task import Reason, Task
 
 TABLE = LatencyTable(
@@ -39,6 +40,51 @@ def test_the_pace_is_what_nodes_took_over_the_table() -> None:
     assert then.engine == EngineTime(7, 1, 3, 0)
     pace.restart()
     assert pace.table() == TABLE
+
+
+def test_the_second_clock_stands_for_a_machine_of_constant_pace() -> None:
+    """A node of 1000 ns takes 1000 in the first tenth of a second, and 3000 in the next: at the mean pace of 2 the
+    first is twice as fast as the table then says, the second half as slow again; between nodes the pace goes on."""
+    pace = Pace(TABLE, 2)
+    half, last = PIECE_NS // 1000, PIECE_NS // 3000
+    for number in range(half):
+        pace.dispatched(1000 * number, 1000 * (number + 1), _task(1, 1))
+    for number in range(last):
+        pace.dispatched(PIECE_NS + 3000 * number, PIECE_NS + 3000 * (number + 1), _task(1, 1))
+    assert pace.ratio == pytest.approx(2 * PIECE_NS / (half + last) / 1000, rel=1e-4)
+    clock = pace.clock()
+    assert clock.work_at(PIECE_NS // 2) == pytest.approx(PIECE_NS * 0.5 * pace.ratio, rel=1e-4)
+    assert clock.work_at(PIECE_NS) == pytest.approx(PIECE_NS * pace.ratio, rel=1e-4)
+    end_ns = PIECE_NS + 3000 * last
+    assert clock.work_at(end_ns) == pytest.approx(end_ns, rel=1e-4)
+    assert clock.work_at(end_ns + 500) == pytest.approx(end_ns + 500, rel=1e-4)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**8), st.integers(1, 10**8)), max_size=20), st.integers(0, 3 * 10**9))
+def test_both_clocks_agree(nodes: list[tuple[int, int]], at_ns: int) -> None:
+    """Whatever ran: there and back is the same moment, but for rounding."""
+    pace, now = Pace(TABLE, 2), 0
+    for idle_ns, took_ns in nodes:
+        pace.dispatched(now + idle_ns, now + idle_ns + took_ns, _task(1, 1))
+        now += idle_ns + took_ns
+    clock = pace.clock()
+    steepest = max([1.0, *(wall / work for wall, work in _slopes(clock) if work)])
+    assert clock.wall_at(clock.work_at(at_ns)) == pytest.approx(at_ns, abs=1 + steepest)
+
+
+def _slopes(clock: WorkClock) -> list[tuple[float, float]]:
+    return [
+        (wall[1] - wall[0], work[1] - work[0])
+        for wall, work in zip(pairwise(clock.wall_ns), pairwise(clock.work_ns), strict=True)
+    ]
+
+
+def test_the_first_arrival_is_noted() -> None:
+    """It ties the engine's clock to that of whoever submits."""
+    pace = Pace(TABLE, 2)
+    for arrival_ns in (70, 80):
+        pace.arrived(100, Request(0, "m", arrival_ns, 10**9))
+    assert pace.first_arrival_ns == 70
 
 
 def test_a_node_that_did_not_run_follows_the_others() -> None:
