@@ -1,6 +1,6 @@
 """What every benchmark script shares.
 
-Owns: provenance, figures, the JSON file, interleaved timing, progress on a terminal, the exit status.
+Owns: provenance, figures, the JSON file, interleaved timing, progress, the exit status.
 Must not know: what any one script measures.
 """
 
@@ -141,14 +141,50 @@ def ratio(times_ns: Sequence[int], base_ns: Sequence[int]) -> float:
     return statistics.median(ours / theirs for ours, theirs in zip(times_ns, base_ns, strict=True))
 
 
+LINE_EVERY_S = 30.0
+"""Where there is no terminal, progress is a line at most so often."""
+
+
+class _Lines:
+    """Progress into a file or a pipe: nothing in the first half minute, then a line now and then.
+
+    Times are readings of a clock in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._begun_s: float | None = None
+        self._last_s = 0.0
+
+    def due(self, text: str, now_s: float) -> str | None:
+        """The line to print, if it is time for one."""
+        if self._begun_s is None:
+            self._begun_s = self._last_s = now_s
+        if now_s - self._last_s < LINE_EVERY_S:
+            return None
+        self._last_s = now_s
+        return f"{text}, {(now_s - self._begun_s) / 60:.1f} min"
+
+    def end(self) -> None:
+        """What follows begins anew."""
+        self._begun_s = None
+
+
+_lines = _Lines()
+
+
 def progress(text: str) -> None:
-    """Say what is being done, on a terminal only."""
+    """Say what is being done: on a terminal always and in place, elsewhere in a line of its own every half minute."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    elif text and (line := _lines.due(text, time.monotonic())) is not None:
+        print(line, file=sys.stderr, flush=True)
 
 
 def progress_bar(done: int, total: int, text: str) -> None:
-    """How many of the runs are done, on a terminal only."""
+    """How many of the runs are done; see `progress`."""
+    if not sys.stderr.isatty():
+        progress(f"{done} of {total}: {text}")
+        return
     width = 24
     filled = width * done // max(total, 1)
     progress(f"[{'#' * filled}{'.' * (width - filled)}] {done}/{total} {text}")
@@ -156,7 +192,9 @@ def progress_bar(done: int, total: int, text: str) -> None:
 
 def progress_end() -> None:
     """Clear the progress line."""
-    progress("")
+    if sys.stderr.isatty():
+        progress("")
+    _lines.end()
 
 
 def parser(description: str, epilog: str) -> argparse.ArgumentParser:
@@ -177,12 +215,16 @@ def fill_in(options: argparse.Namespace, *defaults: tuple[str, Any, Any]) -> Non
 
 
 def run_script(main: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Run a script's main; bad input ends with one clear line and status 2."""
+    """Run a script's main; bad input ends with one clear line and status 2, an interruption with status 130."""
     try:
         return main(options)
     except LazyBatchError as error:
         progress_end()
         print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        progress_end()
+        print(f"{Path(sys.argv[0]).name}: interrupted", file=sys.stderr)
+        return 130
     finally:
         progress_end()

@@ -14,22 +14,25 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import Report, make_folder, parser, progress, progress_end, run_script
+from bench.common import Report, make_folder, parser, progress_bar, progress_end, run_script
 from bench.dominance_cells import MEASURES, add_figures, cells_of, markdown, worst
-from bench.dominance_runs import OURS, WARM_UP, Row, Spot, names_for, run_all
+from bench.dominance_runs import OURS, WARM_UP, Job, Row, Spot, names_for, run_all
+from bench.journal import Journal
 from bench.laboratory import NODES, SYNTHETIC, chosen, profile
-from bench.small_optimum import LIMIT, measure_small
+from bench.small_optimum import LIMIT, Small, smalls_of
 from lazybatch.errors import InvalidInput
 
 LOADS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95)
 QUICK_LOADS = (0.1, 0.4, 0.8)
 ARRIVALS = ("poisson", "bursty")
 TARGETS = ("tight", "loose")
+JOURNAL = "dominance.partial.jsonl"
 EPILOG = """\
 Simulated throughout. Load: offered rate over the throughput of the best batch size. SLA targets: tight 2.5 S(1), loose
 10 S(1) or twice the largest batch. Bursty: a tenth of the time at four times the mean rate, about 40 requests a burst.
 Others: serial, graph batching with windows and with smaller maxima, and every policy of the package.
-Written to DIR: dominance.md and a heat map per measure.
+Written to DIR: dominance.md and a heat map per measure. Until then what is done is kept in dominance.partial.jsonl: a
+run that was interrupted goes on where it was, if code and profiles are the same.
 
 examples
   python bench/dominance.py --quick
@@ -113,16 +116,23 @@ def notes_of(spots: Sequence[Spot]) -> list[str]:
     return notes
 
 
-def collect(spots: Sequence[Spot], workers: int) -> list[Row]:
-    """All rows, in the order of profile, arrivals, load, target."""
-    rows: list[Row] = []
-    for number, found in enumerate(run_all(spots, workers), start=1):
-        rows += found
-        progress(f"{number} of {len(spots)} spots")
+def collect(jobs: Sequence[Job], workers: int, journal: Journal) -> list[Row]:
+    """All rows, in the order of the jobs' profile, then arrivals, load, target; small instances last.
+
+    Jobs that the journal has are not run again.
+    """
+    rows = {job: found for job in jobs if (found := journal.rows_of(job)) is not None}
+    progress_bar(len(rows), len(jobs), "cells")
+    for job, found in run_all([job for job in jobs if job not in rows], workers):
+        journal.keep(job, found)
+        rows[job] = found
+        progress_bar(len(rows), len(jobs), "cells")
     progress_end()
+    spots = [job for job in jobs if isinstance(job, Spot)]
     order = {name: k for k, name in enumerate(dict.fromkeys(spot.profile for spot in spots))}
-    rows.sort(key=lambda row: (order[row["profile"]], row["arrivals"] != "poisson", row["load"], row["target"]))
-    return rows
+    made = [row for spot in spots for row in rows[spot]]
+    made.sort(key=lambda row: (order[row["profile"]], row["arrivals"] != "poisson", row["load"], row["target"]))
+    return made + [row for job in jobs if isinstance(job, Small) for row in rows[job]]
 
 
 def main(asked: argparse.Namespace) -> int:
@@ -140,17 +150,21 @@ def main(asked: argparse.Namespace) -> int:
         "simulated": True,
     }
     report = Report("bench/dominance.py", settings=settings)
-    report.rows = collect(spots, asked.workers)
-    cells = cells_of(report.rows)
+    smalls = [] if asked.no_optimum else smalls_of(*((2_000, 1) if asked.quick else (20_000, 3)))
+    journal = Journal(asked.output / JOURNAL)
+    if journal.kept:
+        print(f"{journal.kept} cells of an interrupted run are taken from {asked.output / JOURNAL}", file=sys.stderr)
+    try:
+        report.rows = collect([*smalls, *spots], asked.workers, journal)
+    finally:
+        journal.close()
+    small = report.rows[len(report.rows) - len(smalls) :]
+    cells = cells_of(report.rows[: len(report.rows) - len(smalls)])
     add_figures(report, cells)
-    if not asked.no_optimum:
-        progress("small instances")
-        small = measure_small(requests=2_000 if asked.quick else 20_000, seeds=1 if asked.quick else 3)
-        report.rows += small
+    if small:
         report.at_most("mean_over_node_optimum", max(row["over_optimum"] for row in small), LIMIT)
     text = markdown(cells, str(report.provenance()["command"]), notes)
     (asked.output / "dominance.md").write_text(text)
-    progress_end()
     print(text)
     for measure, title in MEASURES.items():
         found, where = worst(cells, measure)
@@ -159,7 +173,9 @@ def main(asked: argparse.Namespace) -> int:
         from bench.dominance_plot import draw
 
         draw(cells, asked.output)
-    return report.finish(asked.json)
+    status = report.finish(asked.json)
+    journal.remove()
+    return status
 
 
 if __name__ == "__main__":

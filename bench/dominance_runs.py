@@ -1,6 +1,6 @@
 """The runs behind `bench/dominance.py`: one spot (profile, load, arrivals), every policy, both SLA targets, all seeds.
 
-Owns: `Spot`, and running it in virtual time into one row per policy and target.
+Owns: `Spot`, and running it in virtual time into one row per policy and target; running many, and small instances.
 Must not know: who wins, figures, files.
 
 Of each run the first tenth of the requests is left out. A row holds the mean latency per seed; the 99th percentile and
@@ -9,8 +9,10 @@ the share of late requests are taken of all seeds' requests together.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -20,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.laboratory import Profile, profile
+from bench.small_optimum import Small, measure_small
 from lazybatch.controls import cached_control
 from lazybatch.core import policies
 from lazybatch.core.arrival_rate import ArrivalRate
@@ -89,8 +92,8 @@ def names_for(rows_max: int) -> tuple[str, ...]:
 
 
 def never_preempts(policy: str) -> bool:
-    """Whether a policy starts batches only when nothing is in flight, so that one node stands for all."""
-    return policy.partition(":")[0] in ("serial", "graph", "cap", "cellular", "aimd")
+    """Whether a policy starts batches of a chain only when nothing is in flight, so that one node stands for all."""
+    return policy.partition(":")[0] in ("serial", "graph", "cap", "cellular", "continuous", "aimd")
 
 
 def target_blind(policy: str) -> bool:
@@ -201,12 +204,26 @@ class _Outcome:
         }
 
 
-def run_all(spots: Sequence[Spot], workers: int) -> Iterator[list[Row]]:
-    """The rows of every spot, as they come; on several processes unless one is asked for."""
+Job = Spot | Small
+
+
+def rows_of(job: Job) -> tuple[Job, list[Row]]:
+    """A job and its rows."""
+    return job, run(job) if isinstance(job, Spot) else [measure_small(job)]
+
+
+def run_all(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, list[Row]]]:
+    """Every job with its rows, as they come; on several processes unless one is asked for."""
     if workers == 1:
-        yield from map(run, spots)
+        yield from map(rows_of, jobs)
         return
     # Each process is single-threaded: a linear algebra pool in each would fight for the cores.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        yield from pool.imap_unordered(run, spots)
+    with multiprocessing.get_context("spawn").Pool(workers, _set_up) as pool:
+        yield from pool.imap_unordered(rows_of, jobs)
+
+
+def _set_up() -> None:
+    """In a worker: an interruption is its parent's to handle, and simulations leave few cycles to look for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.set_threshold(100_000, 50, 50)

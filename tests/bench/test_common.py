@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import common
 from bench.common import Report, fill_in, interleave, parser, ratio, run_script
 from lazybatch.errors import InvalidInput
 
@@ -68,3 +69,41 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert run_script(main, parser("d", "e").parse_args([])) == 2
     assert capsys.readouterr().err.strip().endswith("model 'x' is nowhere")
+
+
+def test_an_interrupted_script_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line instead of a traceback, and the status that shells use for it."""
+
+    def main(chosen: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    assert run_script(main, parser("d", "e").parse_args([])) == 130
+    assert capsys.readouterr().err.endswith("interrupted\n")
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing in the first half minute, then a line per half minute with the time gone by; the end begins anew."""
+    now_s = 100.0
+    monkeypatch.setattr(common.time, "monotonic", lambda: now_s)
+    common.progress_end()
+    for number in range(8):
+        common.progress_bar(number, 160, "cells")
+        now_s += 12.0
+    common.progress("")
+    common.progress_end()
+    common.progress_bar(8, 160, "cells")
+    assert capsys.readouterr().err == "3 of 160: cells, 0.6 min\n6 of 160: cells, 1.2 min\n"
+
+
+def test_on_a_terminal_progress_stays_in_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bar that overwrites itself, and nothing of it in the end."""
+    monkeypatch.setattr(common.sys.stderr, "isatty", lambda: True, raising=False)
+    common.progress_bar(1, 2, "cells")
+    common.progress_end()
+    said = capsys.readouterr().err
+    assert "[############............] 1/2 cells" in said
+    assert said.endswith("\r\033[K")

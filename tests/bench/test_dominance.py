@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 
 from bench import dominance
 from bench import dominance_runs as runs
-from bench.common import Report
+from bench.common import Report, run_script
 from bench.dominance_cells import Cell, add_figures, cells_of, markdown, worst
-from bench.dominance_runs import FAST, OURS, SLOW, Misjudged, Spot, names_for, never_preempts
+from bench.dominance_runs import FAST, OURS, SLOW, Job, Misjudged, Row, Spot, names_for, never_preempts, run_all
 from bench.laboratory import profile
 from lazybatch.core.arrival_rate import ArrivalRate
 from lazybatch.errors import InvalidInput
@@ -129,6 +130,42 @@ def test_the_script_end_to_end(tmp_path: Path) -> None:
     assert document["provenance"]["settings"]["simulated"] is True
     assert "| half | 4 |" in (tmp_path / "dominance.md").read_text()
     assert all((tmp_path / f"dominance_{m}.png").stat().st_size > 1000 for m in ("mean", "p99", "violations"))
+
+
+def test_an_interrupted_run_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its second cell is interrupted. Run again, only that one is run, and everything is as if nothing had happened."""
+    arguments = ["--profiles", "half", "--loads", "0.5", "--seeds", "1", "--requests", "60", "--workers", "1"]
+    arguments += ["--no-optimum", "--no-plots", "--policies", "serial"]
+    ran: list[str] = []
+
+    def interrupted(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, list[Row]]]:
+        for number, (job, rows) in enumerate(run_all(jobs, workers)):
+            if number and not ran:
+                raise KeyboardInterrupt
+            yield job, rows
+
+    def watched(jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, list[Row]]]:
+        ran.extend(job.arrivals for job in jobs if isinstance(job, Spot))
+        yield from run_all(jobs, workers)
+
+    def ended(name: str) -> int:
+        file = ["-o", str(tmp_path / name), "--json", str(tmp_path / f"{name}.json")]
+        return run_script(dominance.main, dominance.options().parse_args([*arguments, *file]))
+
+    status = ended("at once")
+    monkeypatch.setattr(dominance, "run_all", interrupted)
+    assert ended("again") == 130
+    assert capsys.readouterr().err.endswith("interrupted\n")
+    assert (tmp_path / "again" / dominance.JOURNAL).exists()
+    monkeypatch.setattr(dominance, "run_all", watched)
+    assert ended("again") == status
+    assert ran == ["bursty"]
+    assert "1 cells of an interrupted run are taken from" in capsys.readouterr().err
+    assert not (tmp_path / "again" / dominance.JOURNAL).exists()
+    found = [json.loads((tmp_path / f"{name}.json").read_text())["rows"] for name in ("at once", "again")]
+    assert found[0] == found[1]
 
 
 def test_joined_nodes_are_stated() -> None:

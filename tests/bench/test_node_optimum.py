@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bench.node_optimum import NodeControl, Solved, solve_nodes
-from bench.small_optimum import measure_small
+from bench.small_optimum import measure_small, smalls_of
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
@@ -78,7 +78,7 @@ def test_bad_problems_are_refused() -> None:
 def test_nothing_is_much_better_than_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     """On small instances neither ours nor GraphB(0) beats the optimum by more than noise."""
     monkeypatch.setattr("bench.small_optimum.LOADS", (0.4,))
-    for row in measure_small(requests=3_000, seeds=1):
+    for row in map(measure_small, smalls_of(requests=3_000, seeds=1)):
         assert row["optimum_ms"] == pytest.approx(row["solved_ms"], rel=0.05)
         assert row["over_optimum"] > 0.98
         assert row["graphb0_ms"] > 0.98 * row["optimum_ms"]
