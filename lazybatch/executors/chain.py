@@ -9,9 +9,9 @@ owner's affair (`LoopStage`), whose `Tally` follows the rows wherever they move.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
@@ -45,6 +45,8 @@ class Moving(Protocol):
 
 
 StateT = TypeVar("StateT", bound=Moving)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Store(Protocol[StateT]):
@@ -125,6 +127,17 @@ class ChainExecutor(Generic[StateT]):
         """What is asked of the store inside happens in the order in which nodes run."""
         return _AT_ONCE
 
+    def in_order(self, call: Callable[P, T]) -> Callable[P, T]:
+        """The same call, made inside `ordered` where that makes a difference."""
+        if type(self).ordered is ChainExecutor.ordered:
+            return call
+
+        def made_in_order(*arguments: P.args, **named: P.kwargs) -> T:
+            with self.ordered():
+                return call(*arguments, **named)
+
+        return made_in_order
+
     def prepare(self, signature: Hashable) -> None:
         """Have memory for the maximum batch of rows of this signature, which ran before, really there."""
 
@@ -155,9 +168,12 @@ class ChainExecutor(Generic[StateT]):
 
     def run(self, sub_batch: int, node: int) -> None:
         """Run one node on all rows. Raises `ExecutionError` naming the node."""
-        state = self._live[sub_batch]
+        self.advance(self._live[sub_batch], node)
+
+    def advance(self, state: StateT, node: int) -> None:
+        """`run`, for whoever knows the rows."""
         if node != state.cursor:
-            raise InvariantError(f"sub-batch {sub_batch} stands at node {state.cursor}, not {node}")
+            raise InvariantError(f"rows {state.requests} stand at node {state.cursor}, not {node}")
         self._advance(state, node)
         state.cursor = node + 1
 

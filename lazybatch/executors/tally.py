@@ -24,21 +24,28 @@ class Tally:
     """Arrays with one entry per row, kept as one table, so that rows move with all their numbers at once.
 
     position: iterations the row has behind it; the number of its last one where it is over. trips: after so many it is
-    done without saying so. last: the number of the last iteration it may make, done or not.
-    over: it made its last iteration, and is only run along. fresh: it did not begin its first.
+    done without saying so. last: the number of the last iteration it may make, done or not; `NEVER` where it is over.
+    over: it made its last iteration, and is only run along. fresh: it did not begin its first. How many are: overs,
+    news.
     places: where on the tape it keeps what it collects, and what it is given per iteration.
+
+    What happens to no row for some iterations yet (its last one, a new page of the tape) is counted down for all of
+    them together, and looked at only when it may be due.
     """
 
     __slots__ = (
+        "_ends_in",
         "_flags",
-        "_found",
+        "_moving",
         "_numbers",
+        "_pace",
         "_spots",
-        "any_fresh",
-        "any_over",
+        "_turns_in",
         "fresh",
         "last",
+        "news",
         "over",
+        "overs",
         "places",
         "position",
         "tape",
@@ -50,28 +57,33 @@ class Tally:
     last: Ints
     places: Ints
     _spots: Ints
+    _pace: Ints
     over: Flags
     fresh: Flags
 
     def __init__(self, trips: Ints, tape: Tape, most: int = NEVER) -> None:
         rows = len(trips)
-        numbers = np.zeros((5, rows), np.int64)
-        numbers[1] = trips
-        np.minimum(trips, most, out=numbers[2])
-        numbers[2] -= 1
-        numbers[3] = tape.begin(rows)
+        numbers = np.zeros((6, rows), np.int64)
+        numbers[2] = 1
+        numbers[3] = trips
+        last = numbers[4]
+        np.minimum(trips, most, out=last)
+        last -= 1
+        numbers[5] = tape.begin(rows)
         flags = np.zeros((2, rows), np.bool_)
         flags[1] = True
         self.tape = tape
-        self.any_over = False
-        self.any_fresh = True
+        self.overs = 0
+        self.news = rows
+        self._ends_in = int(last[last.argmin()])
+        self._turns_in = 0
         self._set(numbers, flags)
 
     def _set(self, numbers: Ints, flags: Flags) -> None:
         self._numbers, self._flags = numbers, flags
-        self.position, self.trips, self.last, self.places, self._spots = numbers
+        self._moving = numbers[:2]
+        self.position, self._spots, self._pace, self.trips, self.last, self.places = numbers
         self.over, self.fresh = flags
-        self._found = False
 
     def __len__(self) -> int:
         return len(self.position)
@@ -79,46 +91,69 @@ class Tally:
     @property
     def all_over(self) -> bool:
         """Whether every row made its last iteration."""
-        return self.any_over and np.count_nonzero(self.over) == len(self.over)
+        return self.overs == len(self.over)
 
     @property
     def all_fresh(self) -> bool:
         """Whether no row made its first iteration."""
-        return self.any_fresh and np.count_nonzero(self.fresh) == len(self.fresh)
+        return self.news == len(self.fresh)
 
     def began(self) -> None:
         """All rows are in their first iteration, or behind it."""
         self.fresh[:] = False
-        self.any_fresh = False
+        self.news = 0
 
     def find_spots(self) -> Ints:
         """Where on the tape the present position of every row lies, until rows go on or move. Ask in every iteration,
         or never: spots are counted on with positions, and only rows that come to a new page are given one."""
-        if not self._found:
-            turned = self.tape.firsts(self.position)
-            if len(turned):
-                self._spots[turned] = self.tape.claim(self.places[turned], self.position[turned])
-            self._found = True
+        if self._turns_in <= 0:
+            self._turns_in = self.tape.follow(
+                self.places, self.position, self._spots, self._pace if self.overs else None
+            )
         return self._spots
 
-    def end(self, over: Flags | None = None) -> None:
-        """One more iteration is behind all rows that are not over; ``over``: those whose last one it was."""
-        self._found = False
-        if over is None and not self.any_over:
-            self.position += 1
-            self._spots += 1
-            return
-        if over is not None:
-            self.over |= over
-            self.any_over = True
-        going = ~self.over
-        self.position += going
-        self._spots += going
+    def ending(self, flags: Flags | None) -> NDArray[np.intp] | None:
+        """Which rows make their last iteration now, those over apart: their flag says so, or they may make no more.
+        None for nobody. Ask in every iteration, right before `end`."""
+        if flags is not None and self.overs:
+            flags = flags & ~self.over
+        if self._ends_in > 0:
+            self._ends_in -= 1
+            if flags is None:
+                return None
+        else:
+            left = self.last - self.position
+            least = int(left[left.argmin()])
+            if least <= 0:
+                due = left <= 0
+                flags = due if flags is None else flags | due
+            elif flags is None:
+                self._ends_in = least - 1
+                return None
+            else:
+                self._ends_in = least - 1
+        leaving: NDArray[np.intp] = flags.nonzero()[0]
+        return leaving if len(leaving) else None
+
+    def end(self, leaving: NDArray[np.intp] | None = None) -> None:
+        """One more iteration is behind all rows that are not over; ``leaving``: those whose last one it was."""
+        self._turns_in -= 1
+        if leaving is not None:
+            self.over[leaving] = True
+            self.last[leaving] = NEVER
+            self._pace[leaving] = 0
+            self.overs += len(leaving)
+        if self.overs:
+            self._moving += self._pace
+        else:
+            self._moving += 1
 
     def append(self, other: Tally) -> None:
         """The rows of another sub-batch behind these."""
-        self.any_over |= other.any_over
-        self.any_fresh |= other.any_fresh
+        self.overs += other.overs
+        self.news += other.news
+        self._ends_in = min(self._ends_in, other._ends_in)
+        self._turns_in = min(self._turns_in, other._turns_in)
         self._set(
             np.concatenate((self._numbers, other._numbers), 1),
             np.concatenate((self._flags, other._flags), 1),
@@ -134,5 +169,7 @@ class Tally:
         """These rows, in this order."""
         index = np.asarray(order)
         self._set(self._numbers.take(index, 1), self._flags.take(index, 1))
-        self.any_over = self.any_over and bool(np.count_nonzero(self.over))
-        self.any_fresh = self.any_fresh and bool(np.count_nonzero(self.fresh))
+        if self.overs:
+            self.overs = int(np.count_nonzero(self.over))
+        if self.news:
+            self.news = int(np.count_nonzero(self.fresh))

@@ -69,18 +69,28 @@ class Tape:
         spots += positions & _LAST
         return spots
 
-    def firsts(self, positions: Ints) -> Ints:
-        """Which of these positions are the first on their page; the others lie right behind the position before."""
-        return np.flatnonzero((positions & _LAST) == 0)
+    def follow(self, places: Ints, positions: Ints, spots: Ints, pace: Ints | None) -> int:
+        """Claim anew what has come to the first step of a page; other ``spots``, counted on with positions, are right.
+
+        pace: 0 for rows that go on no more, else 1; None where all go on. Returns for how many steps, this one
+        included, nobody comes to another page.
+        """
+        low = positions & _LAST
+        if pace is not None:
+            low *= pace
+        turned = (low == 0).nonzero()[0]
+        if len(turned):
+            spots[turned] = self.claim(places[turned], positions[turned])
+        return PAGE - int(low[low.argmax()])
 
     def claim(self, places: Ints, positions: Ints) -> Ints:
         """`spots` for steps to write. A row's steps are claimed one after the other, from 0."""
         numbers = positions >> PAGE_BITS
-        most = int(numbers.max(initial=0))
+        most = numbers[numbers.argmax()] if len(numbers) else 0
         if most >= self._table.shape[1]:
-            self._resize(len(self._table), max(most + 1, 2 * self._table.shape[1]))
+            self._resize(len(self._table), max(int(most) + 1, 2 * self._table.shape[1]))
         spots: Ints = self._table[places, numbers]
-        missing = np.flatnonzero(spots == _NONE)
+        missing = (spots == _NONE).nonzero()[0]
         if len(missing):
             pages = self._take_pages(len(missing))
             spots[missing] = pages

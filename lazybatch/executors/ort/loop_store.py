@@ -45,6 +45,7 @@ class LoopRowStore(RowStore):
             if not self.has_buffer(name) and not self.has_buffer(output) and sources.count(output) == 1
         ]
         self._copied = [pair for pair in others if pair not in self._renamed]
+        self._only_turns = not others
         waiting = {name: partition.boundaries[name] for name in self.plan.moved[0]}
         self._sizes = [name for name, boundary in waiting.items() if boundary.kind is Kind.SIZE]
         self._rows_given = [name for name, boundary in waiting.items() if boundary.kind is Kind.ROWS]
@@ -96,6 +97,11 @@ class LoopRowStore(RowStore):
 
         Raises `ExecutionError` for a state that would change its shape.
         """
+        turned = state.frame.turned
+        if turned is not None and self._only_turns:
+            state.turn ^= 1
+            state.frame = turned
+            return
         copies = [(name, np.array(self._array(state, output))) for name, output in self._copied]
         if self.plan.swapped:
             self._turn(state)
@@ -119,13 +125,17 @@ class LoopRowStore(RowStore):
 
     def feed(self, state: SubBatch, name: str, values: NDArray[Any]) -> None:
         """Write an input of all requests' rows, one per entry of the first axis."""
+        fed = state.frame.fed.get(name)
+        if fed is not None and len(fed) == len(values):
+            fed[...] = values
+            return
         boundary = self._partition.boundaries[name]
         if not self.has_buffer(name):
             state.values[name] = np.array(batched(boundary, values, state.rows), order="C")
         elif boundary.kind is not Kind.ROWS:
             self.view(state, name)[...] = values[0]
         else:
-            target = self._by_row(state, name)
+            target = state.frame.fed[name] = self._by_row(state, name)
             target[: len(values)] = values
             if len(values) < state.rows:
                 target[len(values) :] = values[-1]

@@ -23,17 +23,19 @@ class Frame:
     """All nodes bound to one buffer set for one layout, number of rows and turn; a step is None until first needed.
 
     views: tensors as nodes see them. by_row: the same memory with the rows on the first axis. records: the same memory
-    and more, with one opaque element per row. growing: by input that grows: it, with rows and positions on the first
-    two axes, and its slices. turned: the frame of the other turn.
+    and more, with one opaque element per row. fed: of ``by_row``, what is written before each iteration.
+    growing: by input that grows: it, with rows and positions on the first two axes, and its slices. turned: the frame
+    of the other turn.
     """
 
-    __slots__ = ("by_row", "growing", "records", "steps", "turned", "views")
+    __slots__ = ("by_row", "fed", "growing", "records", "steps", "turned", "views")
 
     def __init__(self, nodes: int) -> None:
         self.steps: list[Step | None] = [None] * nodes
         self.views: dict[str, NDArray[Any]] = {}
         self.records: dict[str, NDArray[Any]] = {}
         self.by_row: dict[str, NDArray[Any]] = {}
+        self.fed: dict[str, NDArray[Any]] = {}
         self.growing: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
         self.turned: Frame | None = None
 

@@ -65,11 +65,12 @@ class ProgramExecutor:
             stage.handed_on, single = following.plan.taken
             stage.kept = needed | single
             needed = stage.kept | stage.handed_on
-        self._firsts: list[int] = []
-        self._stage_of: list[int] = []
-        for number, stage in enumerate(self._stages):
-            self._firsts.append(len(self._stage_of))
-            self._stage_of += [number] * stage.nodes
+        # By node of the whole graph: its stage, that one's number, which of its nodes it is, whether it is the last.
+        self._nodes = [
+            (stage, number, node, node + 1 == stage.nodes)
+            for number, stage in enumerate(self._stages)
+            for node in range(stage.nodes)
+        ]
         self._outputs = outputs
         self._loops = sum(plan.loop is not None for plan in plans)
         self._at: dict[int, int] = {}
@@ -90,21 +91,20 @@ class ProgramExecutor:
 
     def run(self, sub_batch: int, node: int) -> list[int] | None:
         """See `Executor.run`."""
-        number = self._stage_of[node]
-        stage = self._stages[number]
+        stage, number, inner, last = self._nodes[node]
         if self._at[sub_batch] != number:
             self._arrive(sub_batch)
             if self._at[sub_batch] != number:
                 raise InvariantError(
                     f"sub-batch {sub_batch} is in stage {self._at[sub_batch]}, node {node} in {number}"
                 )
-        inner = node - self._firsts[number]
+        state = stage.chain.state(sub_batch)
         try:
-            stage.run(sub_batch, inner)
-            if inner + 1 < stage.nodes:
+            stage.run(state, inner)
+            if not last:
                 return None
             if isinstance(stage, LoopStage):
-                return stage.step(sub_batch, self._rows)
+                return stage.step(state, self._rows)
         except ExecutionError as error:
             raise _named(stage, error) from error.__cause__
         self._arrive(sub_batch)
@@ -268,11 +268,12 @@ class ProgramExecutor:
             for number, stage in enumerate(self._stages):
                 if self._at[sub_batch] != number:
                     self._arrive(sub_batch)
+                state = stage.chain.state(sub_batch)
                 for _ in range(_TURNS if isinstance(stage, LoopStage) else 1):
                     for node in range(stage.nodes):
-                        stage.run(sub_batch, node)
+                        stage.run(state, node)
                     if isinstance(stage, LoopStage):
-                        stage.step(sub_batch, self._rows)
+                        stage.step(state, self._rows)
                         if stage.ended(sub_batch):
                             break
             return self.close(sub_batch)

@@ -46,9 +46,12 @@ class LoopStage(ChainStage):
         """After so many iterations a row is done, whatever it says; for measuring."""
         self.onward: Callable[[Traveller], None] | None = None
         """Asked of every row that made its last iteration, while the node may fail: raises where it cannot go on."""
-        self._emitted: tuple[int, NDArray[np.int64] | None] | None = None
+        self._emitted: tuple[Any, NDArray[np.intp] | None] | None = None
         self._collected = tuple(Reference(plan.name, name) for name in plan.loop.collected)
         self._number = plan.loop.forms.get(plan.loop.iteration or "")
+        self._begin = chain.in_order(self._begin_iteration)
+        self.step = chain.in_order(self._end_iteration)
+        """See `_end_iteration`."""
 
     @property
     def tape_bytes(self) -> int:
@@ -87,16 +90,15 @@ class LoopStage(ChainStage):
             tape = self._tapes[signature] = Tape()
         return tape
 
-    def run(self, sub_batch: int, node: int) -> None:
+    def run(self, state: Any, node: int) -> None:
         """Run one node on all rows; before the first, write what this iteration is given."""
         if node == 0:
-            with self.chain.ordered():
-                self._begin(self.chain.state(sub_batch))
-        self.chain.run(sub_batch, node)
+            self._begin(state)
+        self.chain.advance(state, node)
 
-    def _begin(self, state: Any) -> None:
+    def _begin_iteration(self, state: Any) -> None:
         tally, store, loop = state.tally, self.chain.store, self._loop
-        if tally.any_fresh:
+        if tally.news:
             for name in self._cycle.grown:
                 store.blank(state, name, tally.fresh)
             tally.began()
@@ -104,54 +106,56 @@ class LoopStage(ChainStage):
             spots = tally.find_spots()
             for name in loop.each:
                 store.feed(state, name, tally.tape.read(name, spots))
-        if loop.iteration is not None and self._number is not None:
-            numbers, form = tally.position, self._number
+        form = self._number
+        if form is not None and loop.iteration is not None:
+            numbers = tally.position
             if loop.same_iteration:
                 numbers = numbers.max(keepdims=True)
             if form.dtype != numbers.dtype:
                 numbers = numbers.astype(form.dtype)
             store.feed(state, loop.iteration, numbers.reshape(-1, *form.shape) if form.shape else numbers)
 
-    def step(self, sub_batch: int, rows: Mapping[int, Traveller]) -> list[int]:
+    def _end_iteration(self, state: Any, rows: Mapping[int, Traveller]) -> list[int]:
         """The body's last node ran: the iteration ends. The requests that this one was the last of, but for those that
         only the loop's maximum ended.
 
         Raises `ExecutionError` for outputs that are not what the loop needs.
         """
-        state = self.chain.state(sub_batch)
-        with self.chain.ordered():
-            tally, store = state.tally, self.chain.store
-            going = np.flatnonzero(~tally.over) if tally.any_over else None
-            self._collect(sub_batch, state, going)
-            for name, growth in self._cycle.grown.items():
-                positions = tally.position if going is None else tally.position[going]
-                store.extend(state, name, growth, going, positions)
-            over = tally.position >= tally.last
-            flags = None if self._loop.done is None else self._flags(state)
-            if flags is not None:
-                over |= flags
-            if going is not None:
-                over &= ~tally.over
-            leaving = np.flatnonzero(over)
-            if not len(leaving):
-                self.chain.again(state)
-                tally.end()
-                return []
-            made = tally.position[leaving] + 1
-            done = made >= tally.trips[leaving]
-            if flags is not None:
-                done |= flags[leaving]
-            ended = done.tolist()
-            self._take_finals(state, leaving, made, ended, rows)
+        tally, loop = state.tally, self._loop
+        if loop.collect:
+            self._collect(state)
+        if self._cycle.grown:
+            self._grow(state)
+        flags = None if loop.done is None else self._flags(state, loop.done)
+        leaving = tally.ending(flags)
+        self._emitted = (state, leaving)
+        if leaving is None:
             self.chain.again(state)
-        tally.end(over)
+            tally.end()
+            return []
+        made = tally.position[leaving] + 1
+        done = made >= tally.trips[leaving]
+        if flags is not None:
+            done |= flags[leaving]
+        ended = done.tolist()
+        self._take_finals(state, leaving, made, ended, rows)
+        self.chain.again(state)
+        tally.end(leaving)
         requests = state.requests
         return [requests[row] for row, one in zip(leaving.tolist(), ended, strict=True) if one]
 
-    def _flags(self, state: Any) -> NDArray[np.bool_]:
-        name = self._loop.done
-        assert name is not None, "asked where there is one"
+    def _grow(self, state: Any) -> None:
+        """What was made for inputs that grow is written there, but for rows that are over."""
+        tally = state.tally
+        going = (~tally.over).nonzero()[0] if tally.overs else None
+        positions = tally.position if going is None else tally.position[going]
+        for name, growth in self._cycle.grown.items():
+            self.chain.store.extend(state, name, growth, going, positions)
+
+    def _flags(self, state: Any, name: str) -> NDArray[np.bool_]:
         flags = self.chain.store.peek(state, name)
+        if flags.dtype == np.bool_ and flags.shape == (len(state.requests),):
+            return flags
         if flags.size != len(state.requests):
             raise ExecutionError(
                 f"stage {self.plan.name!r}: done {name!r} has the shape {list(flags.shape[1:])} per row; it must be "
@@ -160,29 +164,28 @@ class LoopStage(ChainStage):
         flags = flags.reshape(-1)
         return flags if flags.dtype == np.bool_ else flags != 0
 
-    def _collect(self, sub_batch: int, state: Any, going: NDArray[np.int64] | None) -> None:
-        tally = state.tally
-        if not self._loop.collect:
-            return
+    def _collect(self, state: Any) -> None:
+        """Of all rows: those that are over took what they collected, and write over the last of it."""
+        tally, store = state.tally, self.chain.store
         spots = tally.find_spots()
-        if going is not None:
-            spots = spots[going]
         for name in self._loop.collect:
-            values = self.chain.store.peek(state, name)
             try:
-                tally.tape.write(name, spots, values if going is None else values[going])
+                tally.tape.write(name, spots, store.peek(state, name))
             except ValueError as error:
                 raise ExecutionError(f"stage {self.plan.name!r}: output {name!r} is collected: {error}") from error
-        self._emitted = (sub_batch, going)
 
     def emitted(self, sub_batch: int) -> dict[int, dict[str, Any]]:
         """What each row collected in the iteration that just ended; see `LoopExecutor.emitted`."""
-        if self._emitted is None or self._emitted[0] != sub_batch:
+        state = self.chain.state(sub_batch)
+        if not self._loop.collect or self._emitted is None or self._emitted[0] is not state:
             return {}
-        state, going = self.chain.state(sub_batch), self._emitted[1]
-        tally, requests = state.tally, state.requests
+        tally, requests, leaving = state.tally, state.requests, self._emitted[1]
         places, positions = tally.places, tally.position - ~tally.over  # who goes on stands one further by now
-        if going is not None:
+        if tally.overs:
+            before = tally.over.copy()
+            if leaving is not None:
+                before[leaving] = False
+            going = (~before).nonzero()[0]
             requests = [requests[row] for row in going.tolist()]
             places, positions = places[going], positions[going]
         spots = tally.tape.spots(places, positions)

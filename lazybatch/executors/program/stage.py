@@ -61,9 +61,9 @@ class ChainStage:
         except ValueError as error:
             raise ExecutionError(f"stage {self.plan.name!r}: its rows cannot be gathered: {error}") from error
 
-    def run(self, sub_batch: int, node: int) -> None:
-        """Run one node on all rows."""
-        self.chain.run(sub_batch, node)
+    def run(self, state: Any, node: int) -> None:
+        """Run one node on all rows of a sub-batch."""
+        self.chain.advance(state, node)
 
     def ended(self, sub_batch: int) -> bool:
         """Whether all rows stand behind this stage."""
