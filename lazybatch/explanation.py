@@ -79,19 +79,15 @@ def latest(
     decisions: Sequence[Decision],
     graphs: Mapping[str, NodeGraph],
     most: int,
-    model: str | None = None,
     *,
     start_ns: int = 0,
 ) -> list[Explanation]:
     """The last ``most`` decisions of a log, oldest first, without those that tell nothing.
 
-    model: of this model only. start_ns: reading of the log's clock from which they are to count.
+    graphs: of the models whose decisions are wanted; those of others are left out. start_ns: reading of the log's clock
+    from which they are to count.
     """
-    chosen = (
-        decision
-        for decision in reversed(decisions)
-        if telling(decision.task) and (model is None or decision.task.model == model)
-    )
+    chosen = (decision for decision in reversed(decisions) if decision.task.model in graphs and telling(decision.task))
     return [_explain(decision, graphs, start_ns) for decision in islice(chosen, most)][::-1]
 
 

@@ -45,10 +45,10 @@ def test_what_tells_something() -> None:
 
 
 def test_the_latest() -> None:
-    """The last ones, oldest first, of all models or of one; none where none are asked for."""
+    """The last ones, oldest first, of all models or of those whose graphs are given; none where none are asked for."""
     assert [one.reason for one in latest(LOG, GRAPHS, 2)] == [Reason.STAY_CHEAPER, Reason.PREEMPT_CHEAPER]
-    assert [one.opened for one in latest(LOG, GRAPHS, 1, "m")] == [()]
-    assert [one.opened for one in latest(LOG, GRAPHS, 9, "n")] == [(9,)]
+    assert [one.opened for one in latest(LOG, {"m": GRAPHS["m"]}, 1)] == [()]
+    assert [one.opened for one in latest(LOG, {"n": GRAPHS["n"]}, 9)] == [(9,)]
     assert latest(LOG, GRAPHS, 0) == []
     assert latest([], GRAPHS, 5) == []
 
@@ -67,7 +67,7 @@ def test_records() -> None:
     plain = json.loads(json.dumps(one.as_dict()))
     assert plain["reason"] == "preempt: newcomers catch up, predicted to cost less"
     assert plain["comparison"] == {"stay_cost": 3e6, "start_cost": 2e6, "stay_late": 1, "start_late": 0}
-    assert latest(LOG, GRAPHS, 1, "m")[0].as_dict()["opened"] == []
+    assert latest(LOG[:3], GRAPHS, 1)[0].as_dict()["opened"] == []
     assert latest(LOG[:1], GRAPHS, 1)[0].as_dict()["comparison"] is None
     with pytest.raises(AttributeError):
         one.rows = 5  # type: ignore[misc]

@@ -240,9 +240,11 @@ class LazyBatcher:
         Raises `InvalidInput` for an unknown model or a number that is none.
         """
         whole("last", last, 0, 1 << 31)
-        name = None if model is None else self._intake.name(model)
-        decisions = [one for one in self._engine.decisions() if name is None or self._called[one.task.model] == name]
-        return latest(decisions, self._graphs, last, start_ns=self._start_ns)
+        graphs = self._graphs
+        if model is not None:
+            name = self._intake.name(model)
+            graphs = {lane: graph for lane, graph in graphs.items() if self._called[lane] == name}
+        return latest(self._engine.decisions(), graphs, last, start_ns=self._start_ns)
 
     @property
     def abandoned(self) -> bool:
