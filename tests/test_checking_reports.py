@@ -43,6 +43,13 @@ def test_a_model_of_one_file() -> None:
     assert unknown.lines()[2:5] == ["joinable         no: it sums rows", "joined vs alone  -", "chain of nodes   -"]
 
 
+def test_states_that_are_kept_in_place() -> None:
+    """They are named, where there are any."""
+    line = "  kept in place           'k', 'v': an iteration copies nothing of it, and answers the same"
+    assert line in replace(LOOP, in_place=("k", "v")).lines()
+    assert not [line for line in LOOP.lines() if "in place" in line]
+
+
 def test_a_program() -> None:
     """Stage by stage, then as a whole; one of anything is singular."""
     assert str(PROGRAM).splitlines() == [

@@ -85,19 +85,20 @@ def _stage(model: ProgramModel, name: str) -> StageReport:
         repeat = model.program.stage(name).loop
         iteration = None if repeat is None else repeat.iteration
         why = f"its input {iteration!r} has no batch axis: all rows of a run are given one iteration number"
-    reason = next((plan.alone for plan in model.plans if plan.name == name), None)
+    plan = next(plan for plan in model.plans if plan.name == name)
     return StageReport(
         stage=name,
         nodes=found.nodes,
         loop=loop is not None,
-        joinable=reason is None,
-        reason=reason,
+        joinable=plan.alone is None,
+        reason=plan.alone,
         same_iteration=None if loop is None else loop.same_iteration,
         same_iteration_reason=why,
         max_abs_diff=found.max_abs_diff,
         chain_over_whole=found.chain_over_whole,
         identical=found.identical,
         notes=found.notes,
+        in_place=() if plan.loop is None else tuple(sorted(plan.loop.cycle.in_place)),
     )
 
 

@@ -54,7 +54,7 @@ class StageReport:
     """One stage. nodes, joinable, reason, max_abs_diff, chain_over_whole, identical, notes: as of `CheckReport`.
 
     loop: whether it loops. same_iteration: of a loop, whether its rows join at equal iterations only, which
-    ``same_iteration_reason`` explains; None for a chain.
+    ``same_iteration_reason`` explains; None for a chain. in_place: of a loop, states that its body writes over.
     """
 
     stage: str
@@ -68,6 +68,7 @@ class StageReport:
     chain_over_whole: float | None
     identical: bool | None
     notes: tuple[str, ...]
+    in_place: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -78,6 +79,9 @@ class StageReport:
         if self.same_iteration is not None:
             words = "yes" if not self.same_iteration else f"no, at equal iterations only: {self.same_iteration_reason}"
             pairs.append(("  joins at any iteration", words))
+        if self.in_place:
+            states = ", ".join(map(repr, self.in_place))
+            pairs.append(("  kept in place", f"{states}: an iteration copies nothing of it, and answers the same"))
         pairs += [(f"  {name}", words) for name, words in _cost(self)]
         pairs += [("  note", note) for note in self.notes]
         kind = "loop" if self.loop else "chain"

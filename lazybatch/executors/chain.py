@@ -88,6 +88,9 @@ class LoopStore(Store[StateT], Protocol):
     def again(self, state: StateT) -> None:
         """Behind the last node: what is carried is now the first node's input."""
 
+    def in_place(self, name: str) -> bool:
+        """Whether this carried input and the output that it is next share their memory."""
+
     def feed(self, state: StateT, name: str, values: NDArray[Any]) -> None:
         """Write an input of all requests' rows, one per entry of the first axis."""
 

@@ -34,12 +34,14 @@ class Cycle:
     carried: input -> the output (or, unchanged, the input) that it is in the next iteration.
     fed: inputs written before each iteration. grown: see `Growth`. All other inputs are held.
     read: outputs that are looked at after each iteration, slices among them.
+    in_place: carried inputs whose output is written over them.
     """
 
     carried: Mapping[str, str] = field(default_factory=dict)
     fed: frozenset[str] = frozenset()
     grown: Mapping[str, Growth] = field(default_factory=dict)
     read: frozenset[str] = frozenset()
+    in_place: frozenset[str] = frozenset()
 
     def held(self, partition: Partition) -> frozenset[str]:
         """Inputs that must outlive every iteration, those that grow among them."""

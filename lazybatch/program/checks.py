@@ -116,6 +116,8 @@ def _check_state(where: str, state: object) -> None:
             _text(where, "start", start)
         elif isinstance(start, bool) or not isinstance(start, int | float) or not _finite(start):
             raise InvalidInput(f"{where}: start must be a reference or a finite number, got {start!r:.80}")
+        if not isinstance(state.in_place, bool):
+            raise InvalidInput(f"{where}: in_place must be True or False, got {state.in_place!r:.80}")
     else:
         raise InvalidInput(f"{where} must be a Carry, an Append or the name of an output, got {state!r:.80}")
 

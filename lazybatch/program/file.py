@@ -14,7 +14,7 @@ Must not know: how models are loaded or run; what a program means (the dataclass
      "outputs": {"tokens": "decoder.token_next"}}
 
 A stage may also have ``examples`` (an ``.npz`` file), ``batch_axes`` and ``tolerance``; a loop ``each``, ``trips`` and
-``at_max``. Paths are relative to the file's own folder.
+``at_max``; a state with ``from`` may be kept ``"in_place": true``. Paths are relative to the file's own folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,14 @@ FORMAT_VERSION = 1
 _PROGRAM = ("program", "name", "stages", "outputs")
 _STAGE = ("name", "model", "inputs", "loop", "examples", "batch_axes", "tolerance")
 _LOOP = ("carry", "each", "iteration", "done", "trips", "trips_max", "at_max", "collect")
-_KINDS = {dict: "an object", list: "a list", str: "a string", int: "a whole number", float: "a number"}
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
 
 
 def is_program(source: Any) -> bool:
@@ -167,9 +174,13 @@ def _state(where: str, given: object) -> Carry | Append:
     if "append" in one:
         _known(where, one, ("append", "axis", "room"))
         return Append(*(_typed(where, one, key, kind) for key, kind in (("append", str), ("axis", int), ("room", int))))
-    _known(where, one, ("from", "start"))
+    _known(where, one, ("from", "start", "in_place"))
     start = one.get("start", 0)
-    return Carry(_typed(where, one, "from", str), start if isinstance(start, str) else _number(where, one, "start", 0))
+    return Carry(
+        _typed(where, one, "from", str),
+        start if isinstance(start, str) else _number(where, one, "start", 0),
+        _typed(where, one, "in_place", bool) if "in_place" in one else False,
+    )
 
 
 def _known(where: str, given: Mapping[str, Any], keys: Collection[str]) -> None:

@@ -55,10 +55,14 @@ class Carry:
 
     next: the body's output that becomes the state of the next iteration.
     start: a reference to its first value, or a number that fills it.
+    in_place: the body writes the next value over the state, in the same memory, so an iteration copies nothing of it.
+    For bodies that change little of a large state (GroupQueryAttention's past and present, ScatterND into a cache); it
+    is proved when the program is loaded, and refused where the answers would differ.
     """
 
     next: str
     start: str | float = 0
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,8 @@ def _loop(loop: Repeat) -> dict[str, Any]:
 def _state(state: Carry | Append) -> dict[str, Any]:
     if isinstance(state, Append):
         return {"append": state.slice, "axis": state.axis, "room": state.room}
-    return {"from": state.next, "start": state.start}
+    made = {"from": state.next, "start": state.start}
+    return {**made, "in_place": True} if state.in_place else made
 
 
 def _examples(stage: Stage, folder: Path) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lazybatch.executors.cycle import Cycle, Growth, lives
 from lazybatch.executors.ort.slots import assign_slots
+from lazybatch.executors.program.in_place import refusal
 from lazybatch.partition.pieces import Partition
 from tests.executors.ort.test_slots import nets, partition
 
@@ -59,6 +62,24 @@ def test_a_state_written_over_itself_needs_one_place() -> None:
     assert plan.turned == plan.slot_of
 
 
+def test_a_state_kept_in_place_needs_one_place() -> None:
+    """Its own, which nothing else is ever given, in both turns; the states beside it change places as ever."""
+    body = partition(
+        [(("past", "h", "x"), ("present", "a"), ()), (("a",), ("h_next", "y"), ())],
+        ("past", "h", "x"),
+        ("present", "h_next", "y"),
+    )
+    carried = {"past": "present", "h": "h_next"}
+    plan = assign_slots(
+        body, body.boundaries, Cycle(carried, frozenset({"x"}), {}, frozenset("y"), frozenset({"past"}))
+    )
+    plain = assign_slots(body, body.boundaries, Cycle(carried, frozenset({"x"}), {}, frozenset("y")))
+    assert (plan.stayed, plan.swapped, plan.count) == ({"past"}, {"h": "h_next"}, plain.count - 1)
+    for slots in (plan.slot_of, plan.turned):
+        assert slots["past"] == slots["present"] == plan.slot_of["past"]
+        assert list(slots.values()).count(slots["past"]) == 2
+
+
 def test_what_two_states_are_next_is_copied() -> None:
     """One output cannot change places with two inputs, nor an input with another."""
     body = partition([(("g", "h", "x"), ("n",), ())], ("g", "h", "x"), ("n",))
@@ -76,11 +97,15 @@ def test_no_two_live_tensors_share_a_slot_in_either_turn(net: Partition, data: s
     carried = {name: data.draw(st.sampled_from(net.outputs)) for name, role in roles.items() if role == "carried"}
     fed = frozenset(name for name, role in roles.items() if role == "fed")
     cycle = Cycle(carried, fed, {}, frozenset(data.draw(st.lists(st.sampled_from(net.outputs)))))
+    able = [name for name in carried if refusal(net, cycle, name) is None]
+    in_place = frozenset(data.draw(st.lists(st.sampled_from(able)), "in place") if able else ())
+    cycle = replace(cycle, in_place=in_place)
     plan = assign_slots(net, net.boundaries, cycle)
+    assert in_place <= plan.stayed
     for slots in (plan.slot_of, plan.turned):
         for index, live in enumerate(plan.live):
             known = [slots[name] for name in live if name in slots]
-            written_over = {(name, output) for name, output in plan.swapped.items() if slots[name] == slots[output]}
+            written_over = {(name, carried[name]) for name in plan.stayed}
             pairs = sum({name, output} <= live for name, output in written_over)
             assert len(set(known)) == len(known) - pairs, index
             assert not pairs or index == 0 or index == len(net.pieces)

@@ -128,7 +128,7 @@ class TestWriting:
     def test_everything_a_stage_can_have(self, folder: Path) -> None:
         """Examples in memory become a file; endings, axes and trips survive."""
         repeat = Repeat(
-            carry={"h": Carry("n", 0.5), "k": Append("s", 0, 9)},
+            carry={"h": Carry("n", 0.5), "c": Carry("c_next", in_place=True), "k": Append("s", 0, 9)},
             each={"x": "frames"},
             trips=Feed(length_of="words"),
             trips_max=9,
@@ -187,6 +187,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a stage that is a name": (change("stages", 1, to="step.onnx"), "stage 1 must be an object"),
     "a stage without a name": (change("stages", 1, "name", drop=True), "a stage: 'name' is missing"),
     "an unknown key of a stage": (change("stages", 1, "lop", to=1), "stage 'decoder': unknown key 'lop'; known are"),
+    "a place that is a number": (
+        change(*LOOP, "carry", "h", to={"from": "h_next", "in_place": 1}),
+        "stage 'decoder': loop: state 'h': 'in_place' must be true or false, got 1",
+    ),
     "no model": (change("stages", 0, "model", drop=True), "stage 'encoder': 'model' is missing"),
     "a model that is not there": (
         change("stages", 0, "model", to="gone.onnx"),

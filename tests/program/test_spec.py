@@ -92,6 +92,10 @@ BAD_STAGES: dict[str, tuple[Callable[[], Any], str]] = {
         "state 'h': start must be a reference or a finite number, got 10000",
     ),
     "a start that is a flag": (lambda: decoder(loop=loop(carry={"h": Carry("n", True)})), "'h': start must be"),
+    "a place that is text": (
+        lambda: decoder(loop=loop(carry={"h": Carry("n", in_place="yes")})),
+        "'h': in_place must be True or False, got 'yes'",
+    ),
     "a negative axis": (lambda: decoder(loop=loop(carry={"k": Append("s", -1, 64)})), "state 'k': axis must be"),
     "no room": (lambda: decoder(loop=loop(carry={"k": Append("s", 0, 0)})), "state 'k': room must be"),
     "too little room": (

@@ -4,8 +4,8 @@ Owns: `LoopRowStore`: what becomes of buffers and values between one iteration a
 Must not know: sessions, nodes being run, who goes round how often, the scheduler.
 
 A sub-batch stays in its buffer set: carried inputs change places with the outputs they are next, which costs nothing
-and finds every binding made before; inputs that grow are written one slice per row; and only what is given per
-iteration is written afresh.
+and finds every binding made before; those that the body writes over in place do not even do that; inputs that grow are
+written one slice per row; and only what is given per iteration is written afresh.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LoopRowStore(RowStore):
         others = [
             (name, output)
             for name, output in cycle.carried.items()
-            if name != output and name in self.plan.live[0] and name not in self.plan.swapped
+            if name != output and name in self.plan.live[0] and name not in {*self.plan.swapped, *self.plan.stayed}
         ]
         self._renamed = [
             (name, output)
@@ -122,6 +122,10 @@ class LoopRowStore(RowStore):
             here.turned, state.frame.turned = state.frame, here
         else:
             state.frame = here.turned
+
+    def in_place(self, name: str) -> bool:
+        """See `LoopStore.in_place`."""
+        return name in self.plan.stayed
 
     def feed(self, state: SubBatch, name: str, values: NDArray[Any]) -> None:
         """Write an input of all requests' rows, one per entry of the first axis."""

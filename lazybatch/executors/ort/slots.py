@@ -7,7 +7,8 @@ A chain that carries one tensor from node to node needs two slots (read one, wri
 work in place. More are used exactly where more tensors are alive at once.
 
 Where rows go round (`Cycle`), a carried input and the output that it is next have a slot each, which nothing else ever
-uses: in every second iteration the two change places, so that carrying a state moves nothing.
+uses: in every second iteration the two change places, so that carrying a state moves nothing. Where the output is
+written over the input (`Cycle.in_place`, or a pair of the last node that uses the input), they have one slot and stay.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class SlotPlan:
     """slot_of: tensor name -> slot. live, moved: see `Lives`; they cover tensors without a slot, too.
 
     turned: ``slot_of`` in every second iteration. swapped: carried input -> output, of those that change places then.
+    stayed: carried inputs that share their slot with their output.
     """
 
     slot_of: Mapping[str, int]
@@ -32,6 +34,7 @@ class SlotPlan:
     moved: tuple[frozenset[str], ...]
     turned: Mapping[str, int]
     swapped: Mapping[str, str]
+    stayed: frozenset[str] = frozenset()
 
 
 def assign_slots(partition: Partition, slotted: Collection[str], cycle: Cycle | None = None) -> SlotPlan:
@@ -42,17 +45,20 @@ def assign_slots(partition: Partition, slotted: Collection[str], cycle: Cycle | 
     believed.
     """
     known = lives(partition, cycle)
-    swapped = {} if cycle is None else _swapped(partition, slotted, cycle, known.alive[0])
-    seats = _Seats(partition, slotted, known.alive, swapped)
+    paired = {} if cycle is None else _paired(partition, slotted, cycle, known.alive[0])
+    seats = _Seats(partition, slotted, known.alive, paired, frozenset() if cycle is None else cycle.in_place)
     slots = seats.slot_of
+    swapped = {name: output for name, output in paired.items() if slots[name] != slots[output]}
     turned = dict(slots)
     for name, output in swapped.items():
         turned[name], turned[output] = slots[output], slots[name]
-    return SlotPlan(slots, seats.count, known.alive, known.moved, turned, swapped)
+    return SlotPlan(
+        slots, seats.count, known.alive, known.moved, turned, swapped, frozenset(paired) - frozenset(swapped)
+    )
 
 
-def _swapped(partition: Partition, slotted: Collection[str], cycle: Cycle, first: frozenset[str]) -> dict[str, str]:
-    """Carried inputs that can change places with their output: nobody else is given the same one."""
+def _paired(partition: Partition, slotted: Collection[str], cycle: Cycle, first: frozenset[str]) -> dict[str, str]:
+    """Carried inputs that can share memory, or change places, with their output: nobody else is given the same one."""
     sources = list(cycle.carried.values())
     return {
         name: output
@@ -72,13 +78,14 @@ class _Seats:
         partition: Partition,
         slotted: Collection[str],
         live: tuple[frozenset[str], ...],
-        swapped: Mapping[str, str],
+        paired: Mapping[str, str],
+        in_place: Collection[str],
     ) -> None:
         self.slot_of: dict[str, int] = {}
         self.count = 0
         self._live = live
         self._own: set[int] = set()
-        outputs = {output: name for name, output in swapped.items()}
+        outputs = {output: name for name, output in paired.items()}
         taken: set[int] = set()
         for name in partition.inputs:
             if name in slotted and name in live[0]:
@@ -87,7 +94,9 @@ class _Seats:
             for source, made in piece.in_place:
                 if outputs.get(made) == source and self._ends(partition, piece.inputs, source, made, index):
                     self.slot_of[made] = self.slot_of[source]
-        for name, output in swapped.items():
+        for name, output in paired.items():
+            if name in in_place:
+                self.slot_of[output] = self.slot_of[name]
             if output not in self.slot_of:
                 self._place(output, taken)
             self._own |= {self.slot_of[name], self.slot_of[output]}

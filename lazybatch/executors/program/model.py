@@ -17,6 +17,7 @@ from lazybatch.executors.base import Row
 from lazybatch.executors.partitioned import PartitionedModel
 from lazybatch.executors.program.admission import Admission
 from lazybatch.executors.program.executor import ProgramExecutor
+from lazybatch.executors.program.in_place import prove_in_place
 from lazybatch.executors.program.plan import StagePlan
 from lazybatch.executors.program.planner import plan_stages
 from lazybatch.executors.program.rows import ProgramResult
@@ -31,12 +32,15 @@ class ProgramModel:
     """A `Model` of several stages, some of which loop.
 
     program: what the stages are. models: by stage: its model, cut into nodes.
+    States that are kept in place are proved here, by running their bodies.
     Raises `ModelError`, naming the stage and the tensor, where program and models do not fit each other.
     """
 
     def __init__(self, program: Program, models: Mapping[str, PartitionedModel]) -> None:
         self.program = program
         self.plans, board = plan_stages(program, models)
+        for plan in self.plans:
+            prove_in_place(plan)
         self._admission = Admission(program.name, self.plans, board)
         self._outputs = {name: Reference.of(text) for name, text in program.outputs.items()}
         self._graph = _graph(program.name, self.plans)
@@ -75,7 +79,9 @@ class ProgramModel:
         """Identity of the program, its models and their partitions."""
         parts = [self.program.name, sorted(self.program.outputs.items())]
         for stage, plan in zip(self.program.stages, self.plans, strict=True):
-            parts += [stage.name, sorted((name, repr(feed)) for name, feed in stage.feeds.items()), repr(stage.loop)]
+            parts += [stage.name, sorted((name, repr(feed)) for name, feed in stage.feeds.items())]
+            # A state that is not kept in place says what it always said: what was measured of it stays valid.
+            parts.append(repr(stage.loop).replace(", in_place=False", ""))
             parts.append(plan.model.fingerprint)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 

@@ -19,6 +19,7 @@ from lazybatch.errors import ModelError
 from lazybatch.executors.admission import row_dims
 from lazybatch.executors.cycle import Cycle, Growth
 from lazybatch.executors.partitioned import PartitionedModel
+from lazybatch.executors.program.in_place import refusal
 from lazybatch.executors.program.plan import Board, Dims, Given, Known, LoopPlan, StagePlan
 from lazybatch.partition.pieces import Boundary, Kind
 from lazybatch.program import Append, Carry, Feed, Program, Reference, Stage
@@ -190,6 +191,7 @@ class _Planner:
             else:
                 given.append(self._carried(name, state))
                 carried[name] = state.next
+        in_place = frozenset(name for name, one in repeat.states.items() if isinstance(one, Carry) and one.in_place)
         each = {name: Reference.of(text) for name, text in repeat.each.items()}
         for name, reference in each.items():
             self._each(name, reference)
@@ -208,9 +210,14 @@ class _Planner:
             {repeat.done} if repeat.done else set()
         )
         fed = frozenset(each) | ({repeat.iteration} if repeat.iteration else frozenset())
+        cycle = Cycle(carried, frozenset(fed), grown, frozenset(read), in_place)
+        for name in sorted(in_place):
+            why = refusal(self._partition, cycle, name)
+            if why is not None:
+                raise self._refuse(f"state {name!r} -> {carried[name]!r} cannot be kept in place: {why}")
         return LoopPlan(
             number,
-            Cycle(carried, frozenset(fed), grown, frozenset(read)),
+            cycle,
             each,
             forms,
             repeat.iteration,

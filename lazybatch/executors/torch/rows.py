@@ -154,6 +154,10 @@ class TorchStore:
             kept[name] = value.clone() if shows else value
         state.values = kept
 
+    def in_place(self, name: str) -> bool:
+        """See `LoopStore.in_place`: operators make new tensors, and none is written again."""
+        return False
+
     def feed(self, state: TorchBatch, name: str, values: NDArray[Any]) -> None:
         """Write an input of all requests' rows, one per entry of the first axis."""
         place = self._places[name]

@@ -1,0 +1,245 @@
+"""May a loop's body write a state over itself? Refused where the graph says no, else tried.
+
+Owns: `refusal`, which looks at the nodes, and `prove_in_place`, which runs them.
+Must not know: any runtime, sub-batches that are served.
+
+A state kept in place has one memory for its value and the next one. An operator that is made for that (an attention
+that finds its past and present at one address) changes what must change and copies nothing; most others would read what
+they have already written. No graph tells the two apart, so both are run side by side, as they would be served: several
+numbers of rows, from where rows start and from made-up states at any iteration, together and one after the other, a few
+iterations each. Everything the loop reads must agree bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lazybatch.errors import ExecutionError, InvalidInput, ModelError
+from lazybatch.executors.columns import Column
+from lazybatch.executors.cycle import Cycle, lives
+from lazybatch.executors.program.plan import LoopPlan, StagePlan
+from lazybatch.partition.pieces import Kind, Partition
+
+ROWS = (1, 2, 3)
+"""Rows that run together; and then `ROWS_MANY`, as many of them as `BYTES` hold: kernels take several rows at once."""
+ROWS_MANY, BYTES = 16, 1 << 29
+STEPS = 4
+"""Iterations of each run: what is read after it was overwritten shows in the same one or in the next."""
+SPAN = 64
+"""Where iterations begin, at most, for loops without a maximum."""
+_TRIAL, _NEWCOMER = 0, 1
+
+Array = NDArray[Any]
+
+
+def refusal(partition: Partition, cycle: Cycle, name: str) -> str | None:
+    """Why the nodes forbid a carried input to share memory with the output that it is next; None where they do not."""
+    carried, alive = cycle.carried, lives(partition, cycle).alive
+    output = carried[name]
+    if partition.reason is not None:
+        return f"its rows are not joined, and lie in no buffers: {partition.reason}"
+    if partition.boundaries[name].kind is not Kind.ROWS:
+        return "it is no row's own"
+    if output in partition.inputs:
+        return f"{output!r}, its next value, is an input of the body"
+    other = next((one for one, source in carried.items() if source == output and one != name), None)
+    if other is not None:
+        return f"{output!r}, its next value, is also that of {other!r}"
+    made = next(k for k, piece in enumerate(partition.pieces) if output in piece.outputs)
+    late = next((piece for piece in partition.pieces[made + 1 :] if name in piece.inputs), None)
+    if late is not None:
+        return f"node {late.name!r} reads it after node {partition.pieces[made].name!r} has made {output!r}"
+    if name in alive[made + 1]:
+        return f"it is read after node {partition.pieces[made].name!r} has made {output!r}"
+    if name not in alive[0]:
+        return "the body does not read it"
+    return None
+
+
+def prove_in_place(plan: StagePlan) -> None:
+    """Run a loop's body with and without its states in place. Raises `ModelError` naming stage and tensors."""
+    loop = plan.loop
+    if loop is None or not loop.cycle.in_place:
+        return
+    try:
+        _Proof(plan, loop).run()
+    except (InvalidInput, ExecutionError) as error:
+        raise _refused(plan, loop, f"that could not be tried with rows made up from its examples: {error}") from error
+
+
+def _refused(plan: StagePlan, loop: LoopPlan, why: str) -> ModelError:
+    pairs = ", ".join(f"{name!r} -> {loop.cycle.carried[name]!r}" for name in sorted(loop.cycle.in_place))
+    return ModelError(f"stage {plan.name!r}: state {pairs} cannot be kept in place: {why}")
+
+
+class _Proof:
+    """Two chains of the same nodes, and what they are both given."""
+
+    def __init__(self, plan: StagePlan, loop: LoopPlan) -> None:
+        self._plan = plan
+        self._loop = loop
+        self._cycle = loop.cycle
+        self._many = self._rows_many()
+        self._plain = _Side(plan, replace(loop.cycle, in_place=frozenset()), self._many)
+        self._shared = _Side(plan, loop.cycle, self._many)
+        self._steps = min(STEPS, loop.most or STEPS)
+        self._forms = {one.name: one.form for one in plan.given if one.reference is None}
+        self._rng = np.random.default_rng(0)
+
+    def run(self) -> None:
+        """All runs. Raises `ModelError` where they differ."""
+        kept = [name for name in self._cycle.in_place if not self._shared.chain.store.in_place(name)]
+        if kept:
+            raise _refused(
+                self._plan,
+                self._loop,
+                "its runtime keeps every value in memory of its own (torch modules, tensors on a device, types without "
+                "a buffer); leave in_place out, or let the state grow by slices (append)",
+            )
+        try:
+            for rows in sorted({*ROWS, self._many}):
+                self._compare(rows, np.zeros(rows, np.int64), made_up=False)
+                self._compare(rows, self._anywhere(rows), made_up=True)
+            if not self._loop.same_iteration:
+                self._compare_with_newcomers()
+        finally:
+            for side in (self._plain, self._shared):
+                side.chain.shutdown()
+
+    def _rows_many(self) -> int:
+        """Of which three states lie in memory: two of the plain side, one of the other."""
+        row = self._plan.model.sample_row(0)
+        unit = 3 * sum(np.asarray(row[name]).nbytes for name in self._cycle.in_place)
+        return min(ROWS_MANY, max(max(ROWS), BYTES // max(unit, 1)))
+
+    def _anywhere(self, rows: int) -> NDArray[np.int64]:
+        """Iterations that rows might be at."""
+        last = (self._loop.most or SPAN + self._steps) - self._steps
+        positions = self._rng.integers(0, last, rows, endpoint=True)
+        return np.full(rows, positions[0]) if self._loop.same_iteration else positions
+
+    def _compare(self, rows: int, positions: NDArray[np.int64], *, made_up: bool) -> None:
+        columns = self._columns(range(rows), made_up=made_up)
+        starts = {name: self._start(columns[name], rows) for name in self._loose(made_up)}
+        for side in (self._plain, self._shared):
+            side.begin(_TRIAL, columns, rows)
+        for step in range(self._steps):
+            self._step(positions + step, f"{rows} rows" if rows > 1 else "one row", starts)
+        for side in (self._plain, self._shared):
+            side.chain.discard(_TRIAL)
+
+    def _compare_with_newcomers(self) -> None:
+        """Rows that come one after the other: each is at an iteration of its own, however the body counts."""
+        positions = np.zeros(0, np.int64)
+        starts: dict[str, Array] = {}
+        for number in range(len(ROWS)):
+            columns = self._columns([number], made_up=False)
+            for side in (self._plain, self._shared):
+                side.begin(_NEWCOMER if number else _TRIAL, columns, 1)
+                if number:
+                    side.chain.merge(_TRIAL, _NEWCOMER)
+            positions = np.append(positions, 0)
+            for name in self._loose(made_up=False):
+                one = self._start(columns[name], 1)
+                starts[name] = np.concatenate((starts[name], one)) if number else one
+            if self._loop.most is not None and int(positions[0]) >= self._loop.most:
+                break
+            self._step(positions, f"rows at the iterations {positions.tolist()}", starts)
+            positions = positions + 1
+        for side in (self._plain, self._shared):
+            side.chain.discard(_TRIAL)
+
+    def _columns(self, seeds: Sequence[int], *, made_up: bool) -> dict[str, Column]:
+        """What rows are given when they come: what the program says where it says it, else values made up, and also for
+        the states in place where ``made_up``: a state that starts as 0 may stay 0 for long."""
+        made = [self._plan.model.sample_row(seed) for seed in seeds]
+        columns = {name: Column.of([row[name] for row in made]) for name in self._plan.partition.inputs}
+        for name, form in self._forms.items():
+            if form is not None and not (made_up and name in self._cycle.in_place):
+                columns[name] = Column(form)
+        return columns
+
+    def _loose(self, made_up: bool) -> list[str]:
+        """States that may differ where they are as the row brought them (see `_left`): not those whose start is known,
+        and of those that rows bring, none that is read afterwards."""
+        brought = [name for name in self._cycle.in_place if name not in self._forms and name not in self._loop.states]
+        return [*brought, *(name for name in self._cycle.in_place if made_up and name in self._forms)]
+
+    def _start(self, column: Column, rows: int) -> Array:
+        given = np.empty((rows, *column.first.shape), column.first.dtype)
+        column.write(given)
+        return given
+
+    def _step(self, positions: NDArray[np.int64], who: str, starts: Mapping[str, Array]) -> None:
+        entries = {
+            name: np.stack([self._plan.model.sample_row(int(at) + 7 * row)[name] for row, at in enumerate(positions)])
+            for name in self._loop.each
+        }
+        plain, shared = (side.step(self._fed(positions, entries), positions) for side in (self._plain, self._shared))
+        states = {output: name for name, output in self._cycle.carried.items()}
+        for name, want in plain.items():
+            have = shared[name]
+            start = starts.get(states.get(name, ""))
+            if have.tobytes() == want.tobytes() or (start is not None and _left(want, have, start)):
+                continue
+            raise _refused(
+                self._plan,
+                self._loop,
+                f"where it is, {name!r} is not what it is otherwise ({who}, iteration {int(positions[0])}): the body "
+                "needs the former value after it has begun to write the next one",
+            )
+
+    def _fed(self, positions: NDArray[np.int64], entries: Mapping[str, Array]) -> dict[str, Array]:
+        name = self._loop.iteration
+        if name is None:
+            return dict(entries)
+        form = self._loop.forms[name]
+        numbers = positions[:1] if self._loop.same_iteration else positions
+        return {**entries, name: numbers.astype(form.dtype).reshape(-1, *form.shape)}
+
+
+def _left(want: Array, have: Array, start: Array) -> bool:
+    """Whether all that differs is as the row brought it.
+
+    A body with a memory of its own for the next value may blank what the row has not come to yet, as attention does
+    behind the last position; in place it is left alone.
+    """
+    one, other, began = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (want, have, start))
+    return bool((other == began)[one != other].all())
+
+
+class _Side:
+    """The nodes with one kind of memory."""
+
+    def __init__(self, plan: StagePlan, cycle: Cycle, capacity: int) -> None:
+        self.chain = plan.model.chain(max_batch_size=capacity, cycle=cycle)
+        self._cycle = cycle
+        self._nodes = len(plan.partition.pieces)
+        self._like = {output: name for name, output in cycle.carried.items()}
+        self._read = sorted({*cycle.read, *cycle.carried.values()})
+
+    def begin(self, sub_batch: int, columns: Mapping[str, Column], rows: int) -> None:
+        """Rows come to the first node."""
+        signature = tuple(column.first.shape for column in columns.values())
+        requests = [sub_batch * self.chain.store.capacity + row for row in range(rows)]
+        self.chain.enter(sub_batch, requests, columns, signature, rows)
+        for name in self._cycle.grown:
+            self.chain.store.blank(self.chain.state(sub_batch), name, np.ones(rows, np.bool_))
+
+    def step(self, fed: Mapping[str, Array], positions: NDArray[np.int64]) -> dict[str, Array]:
+        """One iteration; what the loop reads of it, rows first."""
+        state, store = self.chain.state(_TRIAL), self.chain.store
+        for name, values in fed.items():
+            store.feed(state, name, values)
+        for node in range(self._nodes):
+            self.chain.run(_TRIAL, node)
+        found = {name: np.array(store.peek(state, name, self._like.get(name)), order="C") for name in self._read}
+        for name, growth in self._cycle.grown.items():
+            store.extend(state, name, growth, None, positions)
+        self.chain.again(state)
+        return found
