@@ -2,7 +2,7 @@
 
 Owns: `Going`, a sub-batch as it is followed, and `late_rows`: how many rows end after their deadlines.
 Must not know: queues, admission; it is what `Oracle` predicts with where rows of a sub-batch differ in what they have
-left. Stacks of static models are followed by `oracle` itself, which need not look at rows.
+left. Stacks of static models are followed by `prediction`, which need not look at rows.
 
 It follows the BatchTable: rows leave a loop when their trips are over, those in it meet newcomers at equal nodes, and
 who has left the last loop goes first. Of trips that are not known, so many are charged as cover most rows. Rows at

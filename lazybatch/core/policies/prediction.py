@@ -18,10 +18,10 @@ _new = tuple.__new__  # as in the scheduler: a NamedTuple's own constructor is o
 
 
 class Running(NamedTuple):
-    """A sub-batch: its lane, next node, rows, signature.
+    """A sub-batch: its lane, next node, rows (those that pad it among them), signature.
 
-    deadlines_ns: of its rows, in ascending runs (one per sub-batch that was merged). requests: those whose latency
-    counts, oldest first.
+    signature: one that is padded, and so merges with nobody, has a value of its own. deadlines_ns: of its rows, in
+    ascending runs (one per sub-batch that was merged). requests: those whose latency counts, oldest first.
     """
 
     lane: Lane
@@ -52,7 +52,8 @@ def drain(
 ) -> Drain:
     """Run the stack in thought, top first; a sub-batch that reaches an older one of its model merges with it.
 
-    ``stack`` is consumed. Merging follows the BatchTable: equal nodes and signatures, and rows within the maximum.
+    ``stack`` is consumed. Merging follows the BatchTable: equal nodes and signatures, and rows within the maximum
+    and, outside loops, of an allowed number.
     late_price_ns: by model, the price of one row that ends late; models not in it have no deadlines.
     tail_from_ns: by model, the latency beyond which a request is in the tail.
     """
@@ -102,6 +103,8 @@ def _met(stack: list[Running], lane: Lane, cursor: int, rows: int, signature: Ha
         position -= 1
         of, met_cursor, met_rows, met_signature, _, _ = stack[position]
         if of is lane:
-            meets = met_cursor >= cursor and met_rows + rows <= lane.rows_max and met_signature == signature
-            return position if meets else None
+            together, sizes = met_rows + rows, lane.spec.allowed_sizes
+            meets = met_cursor >= cursor and together <= lane.rows_max and met_signature == signature
+            # In loops whoever merges is padded anew.
+            return position if meets and (not sizes or together in sizes or lane.loops) else None
     return None

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lazybatch.core.policies import Choice, LazyBatching, Oracle, Start, View
-from lazybatch.core.policies.oracle import Standing, late_rows
+from lazybatch.core.policies.oracle import late_rows, running
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.core.task import Reason, Task
 from lazybatch.simulator import requests_from, simulate
@@ -211,17 +211,7 @@ def test_the_prediction_comes_true(
     now = 0
     while not scheduler.idle and (script or scheduler.active is None):
         now, _ = run_node(scheduler, now)
-    stack = [
-        Standing(
-            scheduler.lane_of(entry.model),
-            entry.cursor,
-            len(entry),
-            entry.padded_rows or len(entry),
-            entry.signature,
-            entry.deadlines_ns,
-        )
-        for entry in scheduler.stack
-    ]
+    stack = [running(scheduler.lane_of(entry.model), entry) for entry in scheduler.stack]
     predicted = late_rows(stack, now)
     late = 0
     while scheduler.active is not None:
