@@ -30,7 +30,7 @@ from bench import loops_judgement
 from bench.common import Report, fill_in, parser, progress, progress_bar, progress_end, run_script
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.loops_judgement import CONTINUOUS, GRAPH, OURS
-from bench.paired import Pace, WorkClock, in_turns
+from bench.paired import STEADY, Pace, in_turns
 from bench.programs import LOOPED, Looped, looped
 from bench.variants import Variant, variants
 from lazybatch.config import whole
@@ -204,26 +204,26 @@ def run(bench: Bench, one: Variant, offers: Sequence[Offer], sla_ns: int | None 
 
 
 def simulated_ns(
-    bench: Bench, one: Variant, offers: Sequence[Offer], submit_ns: Sequence[int], pace: Pace | None = None
+    bench: Bench, one: Variant, offers: Sequence[Offer], outcome: Ends, pace: Pace | None = None
 ) -> list[int]:
     """Latencies in virtual time of the same rows, submitted when they really were, in their order.
 
-    pace: of the live run, for nodes that take what they took in it. Policies are told the profile.
+    pace: of the live run, for what nodes, engine and answers took in it. Policies are told the profile.
     """
     name, lane = bench.model.name, bench.lane()
-    clock, durations, base_ns = WorkClock([0.0], [0.0]), {}, 0
-    if pace is not None and pace.first_arrival_ns is not None:
-        clock, durations, base_ns = pace.clock(), {name: pace.table()}, pace.first_arrival_ns - min(submit_ns)
+    clock, durations, answer_ns = STEADY, {}, 0
+    if pace is not None:
+        clock, durations = pace.clock(outcome.submit_ns[0]), {name: pace.table()}
+        answer_ns = pace.answer_ns(outcome.latencies_ns)
     trace, trips = [], {}
-    for number, (one_offer, at_ns) in enumerate(zip(offers, submit_ns, strict=True)):
-        admitted, now = bench.model.admit(one_offer.row), clock.work_at(base_ns + at_ns)
-        deadline_ns = clock.work_at(base_ns + at_ns + bench.sla_ns)
+    for number, (one_offer, at_ns) in enumerate(zip(offers, outcome.submit_ns, strict=True)):
+        admitted, now = bench.model.admit(one_offer.row), clock.work_at(at_ns)
+        deadline_ns = clock.work_at(at_ns + bench.sla_ns)
         trace.append(Request(number, name, now, deadline_ns, admitted.signature, admitted.size, trips=admitted.trips))
         trips[number] = bench.subject.trips(one_offer.row)
     found = simulate([lane], make_policy(one.policy, [lane]), trace, trips=trips, durations=durations).latencies_ns
-    return [
-        clock.wall_at(request.arrival_ns + found[request.id]) - clock.wall_at(request.arrival_ns) for request in trace
-    ]
+    ends_ns = [clock.wall_at(request.arrival_ns + found[request.id]) for request in trace]
+    return [end_ns - at_ns + answer_ns for end_ns, at_ns in zip(ends_ns, outcome.submit_ns, strict=True)]
 
 
 def row_of(bench: Bench, one: Variant, offers: Sequence[Offer]) -> dict[str, Any]:
@@ -233,9 +233,7 @@ def row_of(bench: Bench, one: Variant, offers: Sequence[Offer]) -> dict[str, Any
     kept = [ns for ns in outcome.latencies_ns[first:] if ns is not None]
     if not kept:
         raise InvalidInput("a run answered no call at all: give it more --seconds, or less load")
-    predicted, simulated = (
-        simulated_ns(bench, one, offers, outcome.submit_ns, known)[first:] for known in (None, pace)
-    )
+    predicted, simulated = (simulated_ns(bench, one, offers, outcome, known)[first:] for known in (None, pace))
     return {
         "what": "run",
         "policy": one.title,

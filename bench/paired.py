@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.request import Request
 from lazybatch.core.task import Task
-from lazybatch.metrics import Observer
+from lazybatch.metrics import Observer, Outcome
 
 SURE = 0.9
 """How likely the interval around a median holds the true one."""
@@ -33,31 +33,51 @@ T = TypeVar("T")
 
 
 class Pace(Observer):
-    """What nodes took, and what they should have by a table. rows_max: the largest sub-batch that is served."""
+    """What dispatches took, and what they should have by a table, with the engine's own time before each node.
+
+    The engine's time begins where the node before it ended, or with a row that came since: there may have been nothing
+    to run before, or the policy waited for it. rows_max: the largest sub-batch that is served.
+    """
 
     def __init__(self, table: LatencyTable, rows_max: int) -> None:
-        self._table = table
-        self._expected = table.dense_ns(rows_max)
+        self._table = table.dispatched()
+        self._expected = self._table.dense_ns(rows_max)
         self.restart()
 
     def restart(self) -> None:
         """Forget what was seen; while nothing runs."""
         self._ran: list[_Ran] = []
-        self.first_arrival_ns: int | None = None
+        self._arrivals_ns: dict[int, int] = {}
+        self._latencies_ns: dict[int, int] = {}
+        self._busy_from_ns = 0
 
     def arrived(self, now_ns: int, request: Request) -> None:
         """See `Observer.arrived`."""
-        if self.first_arrival_ns is None:
-            self.first_arrival_ns = request.arrival_ns
+        self._busy_from_ns = max(self._busy_from_ns, request.arrival_ns)
+        self._arrivals_ns[request.id] = request.arrival_ns
 
     def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
         """See `Observer.dispatched`."""
         if not failed:
-            self._ran.append(_Ran(task.node, self._expected[task.node][task.padded_rows], start_ns, end_ns))
+            expected_ns = self._expected[task.node][task.padded_rows]
+            self._ran.append(_Ran(task.node, expected_ns, self._busy_from_ns, end_ns))
+        self._busy_from_ns = end_ns
+
+    def exited(self, now_ns: int, request: Request, outcome: Outcome, first_dispatch_ns: int | None) -> None:
+        """See `Observer.exited`."""
+        if request.id in self._arrivals_ns:
+            self._latencies_ns[request.id] = now_ns - request.arrival_ns
+
+    def answer_ns(self, latencies_ns: Sequence[int | None]) -> int:
+        """What callers wait longer than the engine takes, the median. latencies_ns: theirs, in order of arrival."""
+        seen = [self._latencies_ns.get(request) for request in sorted(self._arrivals_ns)]
+        both = zip(latencies_ns, seen, strict=True)
+        longer = [theirs - ours for theirs, ours in both if theirs is not None and ours is not None]
+        return round(statistics.median(longer)) if longer else 0
 
     @property
     def ratio(self) -> float:
-        """What all nodes took, over what the table says: 1.2 where the machine was a fifth slower. 1 without nodes."""
+        """What all took, over what the table says: 1.2 where the machine was a fifth slower. 1 where nothing ran."""
         return _over(self._ran, 1.0)
 
     def factors(self) -> list[float]:
@@ -67,21 +87,19 @@ class Pace(Observer):
         ]
 
     def table(self) -> LatencyTable:
-        """The table as it would have been meanwhile: each node's times at its own pace, the engine's at that of all."""
-        factors, ratio, engine = self.factors(), self.ratio, self._table.engine
-        if engine is not None:
-            times = (engine.open_ns, engine.open_row_ns, engine.continue_ns, engine.continue_row_ns)
-            engine = type(engine)(*(round(time_ns * ratio) for time_ns in times))
+        """The table as it would have been meanwhile, each node at its own pace, with the engine's time in it."""
+        factors = self.factors()
         return replace(
             self._table,
             median_ns=_scaled(self._table.median_ns, factors),
             high_ns=_scaled(self._table.high_ns, factors),
-            engine=engine,
         )
 
-    def clock(self) -> WorkClock:
-        """Time as it passes for a machine of constant pace, that of `table`."""
+    def clock(self, first_ns: int) -> WorkClock:
+        """Time as it passes for a machine of constant pace, that of `table`; the wall's clock shows ``first_ns`` when
+        the first row came."""
         factors = self.factors()
+        shift_ns = first_ns - min(self._arrivals_ns.values(), default=first_ns)
         wall_ns, work_ns = [0.0], [0.0]
         some: list[_Ran] = []
         for ran in self._ran:
@@ -91,7 +109,7 @@ class Pace(Observer):
                 some = []
         if some:
             _append(wall_ns, work_ns, some)
-        return WorkClock(wall_ns, work_ns)
+        return WorkClock([at_ns + shift_ns for at_ns in wall_ns], [at_ns + shift_ns for at_ns in work_ns])
 
 
 class _Ran(NamedTuple):
@@ -135,10 +153,16 @@ class WorkClock(NamedTuple):
         return _reading(work_ns, self.work_ns, self.wall_ns)
 
 
+STEADY = WorkClock([0.0], [0.0])
+"""Of a machine that always does what the table says."""
+
+
 def _reading(at_ns: float, here_ns: Sequence[float], there_ns: Sequence[float]) -> int:
     place = bisect_right(here_ns, at_ns)
     if place == len(here_ns):
         return round(there_ns[-1] + at_ns - here_ns[-1])
+    if not place:
+        return round(there_ns[0] + at_ns - here_ns[0])
     part = (at_ns - here_ns[place - 1]) / (here_ns[place] - here_ns[place - 1])
     return round(there_ns[place - 1] + part * (there_ns[place] - there_ns[place - 1]))
 

@@ -11,7 +11,8 @@ takes the nodes' times plus those constants ("before"). A machine shared with ot
 to the next, which no simulation can foresee. So a second side fits the constants to the compared run itself ("same
 run"): it is told how fast the machine was, and must still get queueing and decisions right. Beside them stands what the
 simulator says of the profile alone, as `lazybatch simulate` does: with the engine's time as the profile measured it,
-without callers ("table"), and of the nodes' times only ("nodes").
+without callers ("table"); the same at the pace that nodes had, moment by moment, in the compared run ("paced"); and of
+the nodes' times only ("nodes").
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from bench.common import Report, fill_in, parser, progress_bar, progress_end, ru
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.measure_overheads import Overheads, Watched, fit
 from bench.models import NAMES, Subject, subject
+from bench.paired import STEADY, Pace, WorkClock, in_turns
 from bench.variants import Variant, controls_for, joinable, variants
 from lazybatch.bounds import graph_capacity_rps
 from lazybatch.config import whole
@@ -49,6 +51,7 @@ CAPACITY_SEEN_AT = 0.6
 """Share of the table's capacity at which the engine is first watched."""
 CALIBRATION_SEEDS = 1000
 WARM_UP = 0.1
+JUDGED = ("before", "same_run", "paced")
 PACE_WITHIN, LATE_MS = 0.05, 2.0
 """Beyond this the machine is said to have been unfit for the comparison."""
 EPILOG = f"""\
@@ -140,28 +143,32 @@ def prepare(name: str, rows_max: int, seconds: float) -> Bench:
     return Bench(target, model, rows, most, lb.profile(model, sizes, budget_s=seconds, inputs=rows[:8]))
 
 
-def run_live(bench: Bench, one: Variant, arrivals_ns: Sequence[int], seed: int) -> tuple[Watched, Ends]:
+def run_live(bench: Bench, one: Variant, arrivals_ns: Sequence[int], seed: int) -> tuple[Watched, Pace, Ends]:
     """One run through a batcher of its own."""
-    watched = Watched()
+    watched, pace = Watched(), Pace(bench.table, bench.rows_max)
     with lb.LazyBatcher(
         bench.model,
         table=bench.table,
         sla=bench.sla_ns / 1e9,
         max_batch_size=bench.rows_max,
         queue_capacity=100_000,
-        observers=[watched],
+        observers=[watched, pace],
         **one.live(),
     ) as batcher:
         warm(batcher, bench.rows, bench.rows_max)
         watched.clear()
+        pace.restart()
         outcome = ends(serve(batcher, schedule(bench.model.name, bench.rows, arrivals_ns, seed)))
-    return watched, outcome
+    return watched, pace, outcome
 
 
-def run_simulated(bench: Bench, one: Variant, submit_ns: Sequence[int], took: Overheads | LatencyTable) -> list[int]:
+def run_simulated(
+    bench: Bench, one: Variant, submit_ns: Sequence[int], took: Overheads | LatencyTable, clock: WorkClock = STEADY
+) -> list[int]:
     """Latencies in virtual time of calls submitted at these times, in their order.
 
     took: what nodes take: the profiled times and these constants, or a table's. Policies are told the profile.
+    clock: on which nodes take that.
     """
     lane, model = bench.lane, bench.table.model
     policy = one.simulated(controls_for([one], [lane]))
@@ -169,16 +176,19 @@ def run_simulated(bench: Bench, one: Variant, submit_ns: Sequence[int], took: Ov
     if isinstance(took, Overheads):
         wake_ns, around_ns = took.wake_ns, took.wake_ns + took.answer_ns
         took = took.over(bench.table, bench.rows_max)
-    requests = requests_from([at_ns + wake_ns for at_ns in submit_ns], model, sla_ns=bench.sla_ns)
-    result = simulate([lane], policy, requests, durations={model: took})
-    return [result.latencies_ns[number] + around_ns for number in range(len(submit_ns))]
+    arrivals_ns = [clock.work_at(at_ns + wake_ns) for at_ns in submit_ns]
+    requests = requests_from(arrivals_ns, model, sla_ns=bench.sla_ns)
+    found = simulate([lane], policy, requests, durations={model: took}).latencies_ns
+    ends_ns = [clock.wall_at(request.arrival_ns + found[request.id]) for request in requests]
+    return [end_ns - at_ns - wake_ns + around_ns for end_ns, at_ns in zip(ends_ns, submit_ns, strict=True)]
 
 
 def calibrate(bench: Bench, one: Variant, rate_rps: float, plan: Any) -> Overheads:
     """What the engine adds under this policy at this rate, from a run of its own with other arrivals."""
     count = max(plan.requests // 2, round(rate_rps * plan.seconds / 2))
     seed = CALIBRATION_SEEDS + plan.seed
-    return fitted(bench, *run_live(bench, one, poisson(rate_rps, count, seed), seed))
+    watched, _, outcome = run_live(bench, one, poisson(rate_rps, count, seed), seed)
+    return fitted(bench, watched, outcome)
 
 
 def fitted(bench: Bench, watched: Watched, outcome: Ends) -> Overheads:
@@ -191,7 +201,7 @@ def compare(
 ) -> dict[str, Any]:
     """One run on both sides, with all latencies of what came after the warm-up."""
     count = max(plan.requests, round(rate_rps * plan.seconds))
-    watched, outcome = run_live(bench, one, poisson(rate_rps, count, plan.seed), plan.seed)
+    watched, pace, outcome = run_live(bench, one, poisson(rate_rps, count, plan.seed), plan.seed)
     if None in outcome.latencies_ns:
         raise InvalidInput(f"{bench.subject.name}: {outcome.failed} calls failed, {outcome.refused} were refused")
     first = int(WARM_UP * count)
@@ -199,6 +209,7 @@ def compare(
         "live": outcome.latencies_ns,
         "before": run_simulated(bench, one, outcome.submit_ns, overheads),
         "same_run": run_simulated(bench, one, outcome.submit_ns, fitted(bench, watched, outcome)),
+        "paced": _paced(bench, one, pace, outcome),
         "table": run_simulated(bench, one, outcome.submit_ns, bench.table),
         "nodes": run_simulated(bench, one, outcome.submit_ns, replace(bench.table, engine=None)),
     }
@@ -215,6 +226,12 @@ def compare(
         "overheads": overheads.as_us(),
         **{f"{side}_{of}": ms[side][of] for side in sides for of in ("mean_ms", "p99_ms")},
     }
+
+
+def _paced(bench: Bench, one: Variant, pace: Pace, outcome: Ends) -> list[int]:
+    found = run_simulated(bench, one, outcome.submit_ns, pace.table(), pace.clock(outcome.submit_ns[0]))
+    answer_ns = pace.answer_ns(outcome.latencies_ns)
+    return [latency_ns + answer_ns for latency_ns in found]
 
 
 def drift(bench: Bench, seed: int) -> dict[str, Any]:
@@ -240,8 +257,7 @@ def measure(chosen: argparse.Namespace) -> list[dict[str, Any]]:
             first = calibrate(bench, compared[0], CAPACITY_SEEN_AT * table_rps, chosen)
             capacity_rps = graph_capacity_rps(first.over(bench.table, bench.rows_max), bench.rows_max)
             for load in chosen.load:
-                shift = seed % len(compared)
-                for one in compared[shift:] + compared[:shift]:
+                for one in in_turns(compared, seed):
                     progress_bar(done, total, f"{name}: {one.title} at load {load:g}")
                     overheads = calibrate(bench, one, load * capacity_rps, chosen)
                     rows.append(compare(bench, one, overheads, load, load * capacity_rps, chosen))
@@ -255,7 +271,8 @@ def judge(report: Report) -> None:
     """Means and p99, simulated over live, the median over the rounds; a figure each."""
     runs = [row for row in report.rows if row["what"] == "run"]
     heads = "".join(
-        f"{title:>11}{'before':>9}{'same run':>9}{'table':>8}{'nodes':>8}" for title in ("live mean", "live p99")
+        f"{title:>11}{'before':>9}{'same run':>9}{'paced':>8}{'table':>8}{'nodes':>8}"
+        for title in ("live mean", "live p99")
     )
     print(f"{'model':12}{'policy':12}{'load':>6}{heads}   (ms; simulated over live, medians over rounds)")
     for key in dict.fromkeys((row["model"], row["policy"], row["load"]) for row in runs):
@@ -266,11 +283,11 @@ def judge(report: Report) -> None:
         for of in ("mean", "p99"):
             row[f"live_{of}_ms"] = median(one[f"live_{of}_ms"] for one in mine)
             cells += f"{row[f'live_{of}_ms']:>11.2f}"
-            for side, width in (("before", 9), ("same_run", 9), ("table", 8), ("nodes", 8)):
+            for side, width in (("before", 9), ("same_run", 9), ("paced", 8), ("table", 8), ("nodes", 8)):
                 ratio = median(one[f"{side}_{of}_ms"] / one[f"live_{of}_ms"] for one in mine)
                 row[f"{side}_over_live_{of}"] = ratio
                 cells += f"{ratio:>{width}.3f}"
-                if side in ("before", "same_run"):
+                if side in JUDGED:
                     report.at_most(f"{of}_off/{side}/{model}/{policy}/load{load:g}", abs(ratio - 1), WITHIN)
         report.rows.append(row)
         print(f"{model:12}{policy:12}{load:>6.2f}{cells}")

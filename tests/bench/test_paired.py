@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,46 +14,77 @@ from bench.paired import PIECE_NS, Pace, WorkClock, in_turns, middle
 from lazybatch.core.latency import EngineTime, LatencyTable
 from lazybatch.core.request import Request
 from lazybatch.core.task import Reason, Task
+from lazybatch.metrics import Outcome
 
-TABLE = LatencyTable(
-    "m", ("a", "b"), (1, 2), ((100, 150), (1000, 2000)), ((110, 160), (1100, 2100)), engine=EngineTime(10, 2, 4, 0)
-)
+NODES = LatencyTable("m", ("a", "b"), (1, 2), ((100, 150), (1000, 2000)), ((110, 160), (1100, 2100)))
 
 
 def _task(node: int, rows: int) -> Task:
     return Task("m", 0, node, rows, rows, (), None, Reason.CONTINUE)
 
 
-def test_the_pace_is_what_nodes_took_over_the_table() -> None:
-    """Node a took twice its time with one row and with two, node b half: each node's times follow, the engine's follow
-    all; a failed node says nothing, and without any the table stands."""
-    pace = Pace(TABLE, 2)
+def _pace(table: LatencyTable = NODES) -> Pace:
+    """One row came at 0."""
+    pace = Pace(table, 2)
+    pace.arrived(0, Request(0, "m", 0, 10**9))
+    return pace
+
+
+def test_the_pace_is_what_dispatches_took_over_the_table() -> None:
+    """Node a took twice its time with one row and with two, node b half: each follows its own; a failed node says
+    nothing, and without any the table stands."""
+    pace = _pace()
     assert pace.ratio == 1.0
-    assert pace.table() == TABLE
+    assert pace.table() == NODES
     pace.dispatched(0, 200, _task(0, 1))
-    pace.dispatched(500, 800, _task(0, 2))
-    pace.dispatched(0, 10**6, _task(0, 2), failed=True)
-    pace.dispatched(0, 1000, _task(1, 2))
+    pace.dispatched(200, 500, _task(0, 2))
+    pace.dispatched(500, 10**6, _task(0, 2), failed=True)
+    pace.dispatched(10**6, 10**6 + 1000, _task(1, 2))
     assert pace.ratio == pytest.approx(1500 / 2250)
     then = pace.table()
     assert then.median_ns == ((200, 300), (500, 1000))
     assert then.high_ns == ((220, 320), (550, 1050))
-    assert then.engine == EngineTime(7, 1, 3, 0)
     pace.restart()
-    assert pace.table() == TABLE
+    assert pace.table() == NODES
+
+
+def test_the_engines_time_is_part_of_it() -> None:
+    """From the end of one node, or from a row that came when there was nothing to run, to the end of the next: by the
+    table 12 + 100 and 4 + 1000."""
+    pace = Pace(replace(NODES, engine=EngineTime(10, 2, 4, 0)), 2)
+    pace.arrived(1010, Request(0, "m", 1000, 10**9))
+    pace.dispatched(1024, 1224, _task(0, 1))
+    pace.dispatched(1232, 3232, _task(1, 1))
+    assert pace.ratio == 2.0
+    pace.arrived(9003, Request(1, "m", 9000, 10**9))
+    pace.dispatched(9024, 9224, _task(0, 1))
+    assert pace.ratio == 2.0
+    assert pace.table().median_ns == ((224, 328), (2008, 4008))
+    assert pace.table().engine is None
+
+
+def test_what_callers_wait_longer() -> None:
+    """Of rows that ended both ways, the median of caller's latency less the engine's."""
+    pace = Pace(NODES, 2)
+    for number in range(4):
+        pace.arrived(10, Request(number, "m", 10 * number, 10**9))
+    for number in (2, 0, 1):
+        pace.exited(100, Request(number, "m", 10 * number, 10**9), Outcome.COMPLETED, 50)
+    assert pace.answer_ns([107, 94, 85, 400]) == 5
+    assert pace.answer_ns([None, None, None, None]) == 0
 
 
 def test_the_second_clock_stands_for_a_machine_of_constant_pace() -> None:
     """A node of 1000 ns takes 1000 in the first tenth of a second, and 3000 in the next: at the mean pace of 2 the
     first is twice as fast as the table then says, the second half as slow again; between nodes the pace goes on."""
-    pace = Pace(TABLE, 2)
+    pace = _pace()
     half, last = PIECE_NS // 1000, PIECE_NS // 3000
     for number in range(half):
         pace.dispatched(1000 * number, 1000 * (number + 1), _task(1, 1))
     for number in range(last):
         pace.dispatched(PIECE_NS + 3000 * number, PIECE_NS + 3000 * (number + 1), _task(1, 1))
     assert pace.ratio == pytest.approx(2 * PIECE_NS / (half + last) / 1000, rel=1e-4)
-    clock = pace.clock()
+    clock = pace.clock(0)
     assert clock.work_at(PIECE_NS // 2) == pytest.approx(PIECE_NS * 0.5 * pace.ratio, rel=1e-4)
     assert clock.work_at(PIECE_NS) == pytest.approx(PIECE_NS * pace.ratio, rel=1e-4)
     end_ns = PIECE_NS + 3000 * last
@@ -63,11 +95,12 @@ def test_the_second_clock_stands_for_a_machine_of_constant_pace() -> None:
 @given(st.lists(st.tuples(st.integers(0, 10**8), st.integers(1, 10**8)), max_size=20), st.integers(0, 3 * 10**9))
 def test_both_clocks_agree(nodes: list[tuple[int, int]], at_ns: int) -> None:
     """Whatever ran: there and back is the same moment, but for rounding."""
-    pace, now = Pace(TABLE, 2), 0
-    for idle_ns, took_ns in nodes:
+    pace, now = _pace(), 0
+    for number, (idle_ns, took_ns) in enumerate(nodes, start=1):
+        pace.arrived(now + idle_ns, Request(number, "m", now + idle_ns, 10**12))
         pace.dispatched(now + idle_ns, now + idle_ns + took_ns, _task(1, 1))
         now += idle_ns + took_ns
-    clock = pace.clock()
+    clock = pace.clock(0)
     steepest = max([1.0, *(wall / work for wall, work in _slopes(clock) if work)])
     assert clock.wall_at(clock.work_at(at_ns)) == pytest.approx(at_ns, abs=1 + steepest)
 
@@ -79,17 +112,21 @@ def _slopes(clock: WorkClock) -> list[tuple[float, float]]:
     ]
 
 
-def test_the_first_arrival_is_noted() -> None:
-    """It ties the engine's clock to that of whoever submits."""
-    pace = Pace(TABLE, 2)
-    for arrival_ns in (70, 80):
-        pace.arrived(100, Request(0, "m", arrival_ns, 10**9))
-    assert pace.first_arrival_ns == 70
+def test_the_clocks_start_with_the_first_arrival() -> None:
+    """Whoever submits has a clock of his own: it is his reading at the first row's arrival that ties them."""
+    pace = Pace(NODES, 2)
+    for number, arrival_ns in enumerate((70, 80)):
+        pace.arrived(100, Request(number, "m", arrival_ns, 10**9))
+    pace.dispatched(100, 1080, _task(1, 1))
+    pace.dispatched(1080, 1180, _task(0, 1))
+    clock = pace.clock(5)
+    assert clock.wall_ns[-1] == 1180 - 70 + 5
+    assert [clock.work_at(at_ns) for at_ns in (-3, 5, 1000, 1115, 2300)] == [-3, 5, 1000, 1115, 2300]
 
 
 def test_a_node_that_did_not_run_follows_the_others() -> None:
     """What is not known of it is best guessed from the rest."""
-    pace = Pace(TABLE, 2)
+    pace = _pace()
     pace.dispatched(0, 300, _task(0, 1))
     assert pace.table().median_ns == ((300, 450), (3000, 6000))
 

@@ -104,13 +104,13 @@ def test_the_script(tmp_path: Path) -> None:
     assert set(document["figures"]) == {
         f"{of}_off/{side}/ppocr-cls/{policy}/load0.2"
         for of in ("mean", "p99")
-        for side in ("before", "same_run")
+        for side in ("before", "same_run", "paced")
         for policy in ("graph:0", "lookahead")
     }
     runs = [row for row in document["rows"] if row["what"] == "run"]
     assert len(runs) == 2
     for row in runs:
-        assert min(row[f"{side}_mean_ms"] for side in ("live", "before", "same_run", "table")) > 0
+        assert min(row[f"{side}_mean_ms"] for side in ("live", "before", "same_run", "paced", "table")) > 0
         assert row["same_run_mean_ms"] <= row["same_run_p99_ms"]
     assert document["provenance"]["settings"]["rounds"] == 1
 
