@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from lazybatch.errors import ModelError
 from lazybatch.partition.proof.ports import one_line
@@ -73,8 +73,12 @@ def discovered(source: Source) -> list[tuple[int | str, ...]] | None:
     except Exception:
         return None
     inputs = set(program.graph_signature.user_inputs)
-    shapes = [node.meta["val"].shape for node in program.graph.nodes if node.name in inputs]
-    return [tuple(dim if isinstance(dim, int) else str(dim) for dim in shape) for shape in shapes]
+    return [dims_of(node) for node in program.graph.nodes if node.name in inputs]
+
+
+def dims_of(node: fx.Node) -> tuple[int | str, ...]:
+    """The shape of the tensor a node makes; where a size may vary, what it is called: equal texts are equal sizes."""
+    return tuple(dim if isinstance(dim, int) else str(dim) for dim in node.meta["val"].shape)
 
 
 def functional(program: Any) -> Any:
@@ -99,7 +103,7 @@ def with_rows(source: Source, axes: Mapping[str, int], rows: int) -> tuple[Tenso
 
 
 def _rows_traced(source: Source, axes: Mapping[str, int]) -> int:
-    shapes = {name: tensor.shape for name, tensor in zip(source.names, source.tensors, strict=True)}
+    shapes = source.shapes
     given = {shapes[name][axis] for name, axis in axes.items()}
     rows = given.pop()
     return rows if not given and rows > 1 else ROWS_TRACED

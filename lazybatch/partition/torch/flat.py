@@ -28,7 +28,7 @@ from lazybatch.partition.proof.probe import Runner
 from lazybatch.partition.proof.rows import Candidate, Feeds
 from lazybatch.partition.proof.traits import Outcome
 from lazybatch.partition.torch import taint
-from lazybatch.partition.torch.export import Refused, export, functional
+from lazybatch.partition.torch.export import Refused, dims_of, export, functional
 from lazybatch.partition.torch.source import Source, answer_names, numpy_name, to_array, to_tensor
 
 ATEN = torch.ops.aten
@@ -165,7 +165,7 @@ class Flat:
         dtype = _dtype(value)
         if dtype is None:
             raise ModelError(f"module {self.name!r}: {name!r} is a {value.dtype} tensor; NumPy has no such type")
-        return Port(name, dtype, tuple(dim if isinstance(dim, int) else str(dim) for dim in value.shape))
+        return Port(name, dtype, dims_of(node))
 
     def _steps(self) -> list[Step]:
         return [

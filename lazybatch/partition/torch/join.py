@@ -72,7 +72,7 @@ def identity(source: Source, batch_axes: Mapping[str, int | None] | None) -> str
 
 def first_axes(source: Source) -> Candidate:
     """The first axis of every input that has as many rows there as the first one."""
-    shapes = {name: tensor.shape for name, tensor in zip(source.names, source.tensors, strict=True)}
+    shapes = source.shapes
     rows = next((shape[0] for shape in shapes.values() if shape), None)
     return {name: 0 for name, shape in shapes.items() if shape and shape[0] == rows}
 
@@ -99,8 +99,8 @@ def tied_axes(source: Source) -> list[Candidate]:
 def _ports(source: Source) -> tuple[Port, ...]:
     """The inputs as the examples are."""
     return tuple(
-        Port(name, numpy_name(tensor.dtype) or str(tensor.dtype), tuple(tensor.shape))
-        for name, tensor in zip(source.names, source.tensors, strict=True)
+        Port(name, numpy_name(tensor.dtype) or str(tensor.dtype), shape)
+        for tensor, (name, shape) in zip(source.tensors, source.shapes.items(), strict=True)
     )
 
 

@@ -50,6 +50,11 @@ class Source:
         """The first request's tensors."""
         return tuple(self.leaves[place] for place in self.places)
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """By name, the shapes of the first request's tensors."""
+        return {name: tuple(tensor.shape) for name, tensor in zip(self.names, self.tensors, strict=True)}
+
     def rows(self) -> list[list[Array]]:
         """Every request's arrays, in the order of the names."""
         return [list(row) for row in zip(*self.examples.values(), strict=True)]
