@@ -57,7 +57,8 @@ class LoopTable(BatchTable):
             next((number for number, loop in enumerate(graph.loops) if loop.first <= node < loop.stop), None)
             for node in range(len(graph) + 1)
         ]
-        self._loop_behind = {loop.stop: number for number, loop in enumerate(graph.loops)}
+        # By the node behind a loop: its number and its first node.
+        self._loop_behind = {loop.stop: (number, loop.first) for number, loop in enumerate(graph.loops)}
 
     def push(self, entry: SubBatch) -> None:
         """Put a new sub-batch on top, wherever it stands: at the first node, or behind the loop its rows left."""
@@ -102,13 +103,17 @@ class LoopTable(BatchTable):
         taken out of the entry and returned; the others stand at the loop's first node.
         """
         cursor = entry.cursor + 1
-        number = self._loop_behind.get(cursor)
-        if number is None:
+        behind = self._loop_behind.get(cursor)
+        if behind is None:
             self._stand(entry, cursor)
             return _NOBODY
+        number, first = behind
         progress = entry.progress
         assert progress is not None, "it stands in the loop"
         over = ids = progress.step(done)
+        if not (over or progress.ended):
+            entry.cursor = first
+            return _NOBODY
         if self._whole:
             progress.ended |= over
             ids = progress.ended if len(progress.ended) == len(entry.requests) else set()
@@ -119,7 +124,7 @@ class LoopTable(BatchTable):
         if len(ids) == len(entry.requests):
             self._stand(entry, cursor)
             return Leavers(truncated=truncated) if truncated else _NOBODY
-        entry.cursor = self._graph.loops[number].first
+        entry.cursor = first
         if not ids:
             return Leavers(truncated=truncated) if truncated else _NOBODY
         leaving = [request for request in entry.requests if request.id in ids]

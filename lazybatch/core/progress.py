@@ -68,8 +68,11 @@ class Progress:
     def step(self, done: Collection[int]) -> set[int]:
         """One more iteration is over; which rows end with it: those found to be done, and those whose last it was."""
         self.steps += 1
+        leaving = self._leaves.pop(self.steps, ())
+        if not (leaving or done):
+            return set()
         inside = self._entered
-        over = {request_id for request_id in self._leaves.pop(self.steps, ()) if request_id in inside}
+        over = {request_id for request_id in leaving if request_id in inside}
         over.update([request_id for request_id in done if request_id in inside])
         return over - self.ended if self.ended else over
 

@@ -25,6 +25,7 @@ from lazybatch.core.loop_table import LoopTable
 from lazybatch.core.policies.base import Policy, Start, Stay, Wait
 from lazybatch.core.request import Request
 from lazybatch.core.task import (
+    NOTHING,
     Cancellation,
     Comparison,
     Completion,
@@ -38,7 +39,6 @@ from lazybatch.core.task import (
 )
 from lazybatch.errors import InvalidInput, InvariantError
 
-_NOTHING = Completion()
 _CONTINUE = Reason.CONTINUE
 _new = tuple.__new__  # a NamedTuple's own constructor is one more call, and two are made on every dispatch
 _DECISIONS_KEPT = 100_000
@@ -76,7 +76,8 @@ class Scheduler:
         self._running = 0
         self._waiting = 0
         self._wakeup_ns: int | None = None
-        self._timed = any(lane.spec.levels or lane.spec.late == "drop" for lane in self.lanes)
+        self.timed = any(lane.spec.levels or lane.spec.late == "drop" for lane in self.lanes)
+        """Whether `expire` can ever have anything to say."""
 
     # -- what a policy may look at -------------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class Scheduler:
 
     def expire(self, now: int) -> tuple[Expired, ...]:
         """Let waiting rows go whose level's queue timeout has passed, or which are hopeless where such are dropped."""
-        if not (self._timed and self._waiting):
+        if not (self.timed and self._waiting):
             return ()
         gone: list[Expired] = []
         for lane in self.lanes:
@@ -165,7 +166,8 @@ class Scheduler:
         self._wakeup_ns = None
         if self._running == self._processors:
             return None
-        entry = self.active
+        stack = self.stack
+        entry = stack[-1] if stack and not stack[-1].running else None
         if not self._waiting:
             return None if entry is None else self._dispatch(entry, (), None, _CONTINUE, None, now)
         choice = self._guarded.choose(self, entry, now)
@@ -181,7 +183,7 @@ class Scheduler:
 
     def next_wakeup(self) -> int | None:
         """When `schedule` should be called again at the latest, after it returned None; None: only on news."""
-        times = [self._wakeup_ns, *(lane.queue.next_timeout_ns() for lane in self.lanes if self._timed)]
+        times = [self._wakeup_ns, *(lane.queue.next_timeout_ns() for lane in self.lanes if self.timed)]
         return min((time_ns for time_ns in times if time_ns is not None), default=None)
 
     def complete(self, task: Task, now: int, done: Collection[int] = ()) -> Completion:
@@ -199,9 +201,9 @@ class Scheduler:
         entry.cursor += 1
         if entry.cursor < lane.nodes:
             if len(self.stack) == 1:  # nothing to meet
-                return Completion(evicted) if evicted else _NOTHING
+                return Completion(evicted) if evicted else NOTHING
             merges = flight.merge(lane)
-            return Completion(evicted, (), None, merges) if merges or evicted else _NOTHING
+            return Completion(evicted, (), None, merges) if merges or evicted else NOTHING
         return Completion(evicted, self._finish(lane, entry, now), None, flight.merge(lane))
 
     def _stop(self, task: Task) -> tuple[Lane, SubBatch, tuple[int, ...]]:
@@ -231,7 +233,7 @@ class Scheduler:
                 other = self._flight.open(lane, list(leavers.requests), leavers.cursor, entry.started_ns, entry)
                 split = Split(lane.model, entry.id, other.id, ids)
         elif len(self.stack) == 1 and not (evicted or leavers.truncated):
-            return _NOTHING
+            return NOTHING
         return Completion(evicted, finished, split, self._flight.merge(lane), leavers.truncated)
 
     def _finish(self, lane: Lane, entry: SubBatch, now: int) -> tuple[int, ...]:

@@ -106,6 +106,10 @@ class Completion(NamedTuple):
     truncated: tuple[int, ...] = ()
 
 
+NOTHING = Completion()
+"""Nobody leaves and nothing merges: the sub-batch goes on. What follows from most tasks, so it is made once."""
+
+
 class Failure(NamedTuple):
     """What a failed task led to: its sub-batch is gone, or, after `Scheduler.expel`, those it was to let in.
 

@@ -30,6 +30,8 @@ _BACKLOG_MAX = 16
 class Delivery:
     """Answers on their way. All methods but `wait` are for the engine thread.
 
+    due: what is to be handed over or delivered next. backlog: hand-overs that are unfinished.
+
     start_thread: how the thread is started, with the first hand-over; None: every answer is delivered when it is added.
     catch_up: brings the books up to date; called before futures are resolved, so that a caller who has a result finds
     it counted.
@@ -42,50 +44,50 @@ class Delivery:
     ) -> None:
         self._start_thread = start_thread
         self._catch_up = catch_up
-        self._due: list[Due] = []
+        self.due: list[Due] = []
         self._handed: SimpleQueue[list[Due] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
-        self._backlog = 0
+        self.backlog = 0
 
     def add(self, due: Due) -> None:
         """Answers or steps are due: they go out after all added before, with the next `hand_over` or `flush`."""
         if self._start_thread is None:
             self._resolve([due])
         else:
-            self._due.append(due)
+            self.due.append(due)
 
     def hand_over(self) -> None:
         """This thread is about to be busy: the delivery thread takes what is due."""
-        if not self._due:
+        if not self.due:
             return
         if self._thread is None and not self._started():
             self.flush()
             return
-        answers, self._due = self._due, []
+        answers, self.due = self.due, []
         with self._changed:
-            self._backlog += 1
+            self.backlog += 1
         self._handed.put(answers)
 
     def flush(self) -> None:
         """This thread has time: deliver what is due here, or behind what the delivery thread is still at."""
-        if self._backlog:
+        if self.backlog:
             self.hand_over()
             return
-        while self._due:  # a callback may lead to further answers
-            answers, self._due = self._due, []
+        while self.due:  # a callback may lead to further answers
+            answers, self.due = self.due, []
             self._resolve(answers)
 
     def make_room(self) -> None:
         """Wait while too much has been handed over; for the time before the next node is chosen."""
-        if self._backlog >= _BACKLOG_MAX:
+        if self.backlog >= _BACKLOG_MAX:
             with self._changed:
-                self._changed.wait_for(lambda: self._backlog < _BACKLOG_MAX)
+                self._changed.wait_for(lambda: self.backlog < _BACKLOG_MAX)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until everything handed over has been delivered; whether it has. From any thread but delivery's own."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._backlog, timeout_s)
+            return self._changed.wait_for(lambda: not self.backlog, timeout_s)
 
     def stop(self) -> None:
         """Deliver all that is due, and end the thread."""
@@ -108,7 +110,7 @@ class Delivery:
             self._resolve(answers)
             del answers  # while this thread waits, it keeps no result alive
             with self._changed:
-                self._backlog -= 1
+                self.backlog -= 1
                 self._changed.notify_all()
 
     def _resolve(self, due: list[Due]) -> None:

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from lazybatch.core.scheduler import Scheduler
-from lazybatch.core.task import Completion, Failure, Merge, Task, Where
+from lazybatch.core.task import NOTHING, Completion, Failure, Merge, Task, Where
 from lazybatch.engine.clock import Clock
 from lazybatch.engine.delivery import Delivery
 from lazybatch.engine.entry import Entry, Event
 from lazybatch.engine.holdings import Holdings, discard
 from lazybatch.engine.ledger import Ledger
-from lazybatch.engine.loops import run_node
+from lazybatch.engine.loops import Stepped, run_node
 from lazybatch.engine.mailbox import Arrived, Close, Mailbox, Message, Ran, Refused, Withdrawn
 from lazybatch.engine.rows import Rows
 from lazybatch.engine.served import ServedModel
@@ -56,6 +56,7 @@ class Driver:
         self._mailbox = mailbox
         self._clock = clock
         self._watch = Watch(observers)
+        self._watched = len(self._watch) > 0
         self._workers = workers
         self._delivery = delivery
         self._rows = Rows(ledger, self._watch, delivery)
@@ -71,15 +72,18 @@ class Driver:
 
     def turn(self) -> bool:
         """Handle messages, decide, run one node. False when there was nothing to run (then wait, or stop)."""
-        self._delivery.make_room()
+        if self._delivery.backlog:
+            self._delivery.make_room()
         now = self._clock.now_ns()
         # Only what is there now: clients that post all the time must not keep us from running nodes.
         for _ in range(len(self._mailbox)):
             self._handle(self._mailbox.next(), now)
-        for gone in self.scheduler.expire(now):
-            self._rows.expire(gone, now)
-        task = self.scheduler.schedule(now)
-        if self.scheduler.counts.policy_failures != self._policy_failures:
+        scheduler = self.scheduler
+        if scheduler.timed:
+            for gone in scheduler.expire(now):
+                self._rows.expire(gone, now)
+        task = scheduler.schedule(now)
+        if scheduler.counts.policy_failures != self._policy_failures:
             self._policy_failed()
         if task is not None:
             self._start(task, now)
@@ -169,7 +173,7 @@ class Driver:
             return
         start_ns = self._clock.now_ns()
         # Not before the rows are gathered: copying lets go of the interpreter, and callers that wake up would take it.
-        results, error = execute(job, self._delivery.hand_over)
+        results, error = execute(job, self._delivery.hand_over if self._delivery.due else None)
         self._settle(task, start_ns, self._clock.now_ns(), results, error)
         if self.scheduler.idle and not len(self._mailbox):
             self._delivery.flush()
@@ -187,7 +191,8 @@ class Driver:
         """A node boundary: tell the scheduler, then do what follows from it."""
         failed = error is not None
         self._ledger.dispatched(task, start_ns, end_ns, failed)
-        self._watch.dispatched(start_ns, end_ns, task, failed)
+        if self._watched:
+            self._watch.dispatched(start_ns, end_ns, task, failed)
         if error is not None:
             self._failed(task, error, end_ns)
             return
@@ -241,32 +246,49 @@ class Driver:
     # -- nodes of graphs with loops ------------------------------------------------------------------------------
 
     def _step(self, task: Task, served: ServedModel, rows: Mapping[int, Row] | None) -> None:
-        """Run one node, then do what follows from it. Results are fetched when it is known who leaves."""
+        """Run one node, then do what follows from it. Results are fetched when it is known who leaves.
+
+        Most steps lead to nothing, and a model that has just read its weights has left none of this in the processor's
+        caches: what has no part in such a step is not called.
+        """
+        known, delivery = self._rows, self._delivery
         if rows is not None:
-            self._rows.started(rows)
+            known.started(rows)
         ends = task.node in served.ends
-        listen = ends and self._rows.listened_to(self._held.members[task.sub_batch][1])
+        listen = ends and known.listened and known.listened_to(self._held.members[task.sub_batch][1])
         executor = cast(LoopExecutor, served.executor)
         start_ns = self._clock.now_ns()
-        ran = run_node(task, executor, rows, listen, self._delivery.hand_over)
+        ran = run_node(task, executor, rows, listen, delivery.hand_over if delivery.due else None)
         end_ns = self._clock.now_ns()
-        if ran.refused:
-            self._watch.refused(end_ns, task)
-        else:
-            self._ledger.dispatched(task, start_ns, end_ns, ran.error is not None)
-            self._watch.dispatched(start_ns, end_ns, task, ran.error is not None)
         if ran.error is not None:
-            (self._refused if ran.refused else self._failed)(task, ran.error, end_ns)
+            self._not_run(task, ran, start_ns, end_ns)
         else:
+            self._ledger.dispatched(task, start_ns, end_ns, False)
+            if self._watched:
+                self._watch.dispatched(start_ns, end_ns, task)
             completion = self.scheduler.complete(task, end_ns, ran.done)
             if listen:
-                self._rows.hear(ran.emitted)
+                known.hear(ran.emitted)
             if ends:
                 self._ledger.stepped(task, completion, end_ns)
-                self._watch.stepped(end_ns, task, completion)
+                if self._watched:
+                    self._watch.stepped(end_ns, task, completion)
+            if completion is NOTHING and not self._held.later:
+                return
             self._follow(task, completion, end_ns)
         if self.scheduler.idle and not len(self._mailbox):
-            self._delivery.flush()
+            delivery.flush()
+
+    def _not_run(self, task: Task, ran: Stepped, start_ns: int, end_ns: int) -> None:
+        """The node raised, or those who were to be let in could not be."""
+        assert ran.error is not None, "it raised"
+        if ran.refused:
+            self._watch.refused(end_ns, task)
+            self._refused(task, ran.error, end_ns)
+        else:
+            self._ledger.dispatched(task, start_ns, end_ns, True)
+            self._watch.dispatched(start_ns, end_ns, task, True)
+            self._failed(task, ran.error, end_ns)
 
     def _follow(self, task: Task, completion: Completion, now: int) -> None:
         """What the scheduler says of the rows, in the order in which it says it."""

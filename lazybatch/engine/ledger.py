@@ -169,7 +169,10 @@ class Ledger:
 
     def dispatched(self, task: Task, start_ns: int, end_ns: int, failed: bool) -> None:
         """A node ran."""
-        self._note(self._dispatched, task, start_ns, end_ns, failed)
+        notes = self._notes
+        notes.append((self._dispatched, (task, start_ns, end_ns, failed)))
+        if len(notes) >= _NOTES_MAX:
+            self.catch_up()
 
     def _dispatched(self, task: Task, start_ns: int, end_ns: int, failed: bool) -> None:
         self._meter.dispatched(start_ns, end_ns, task, failed)
@@ -177,7 +180,7 @@ class Ledger:
 
     def stepped(self, task: Task, completion: Completion, now_ns: int) -> None:
         """An iteration of a loop is over."""
-        self._note(self._meter.stepped, now_ns, task, completion)
+        self._notes.append((self._meter.stepped, (now_ns, task, completion)))
 
     def merged(self, merge: Merge, now_ns: int) -> None:
         """Two sub-batches became one."""

@@ -33,25 +33,37 @@ class Stepped(NamedTuple):
     refused: bool = False
 
 
+_QUIET = Stepped()
+"""What comes of most nodes."""
+
+
 def run_node(
-    task: Task, executor: LoopExecutor, rows: Mapping[int, Row] | None, listen: bool, entered: Callable[[], None]
+    task: Task,
+    executor: LoopExecutor,
+    rows: Mapping[int, Row] | None,
+    listen: bool,
+    entered: Callable[[], None] | None = None,
 ) -> Stepped:
     """Run one node of a graph with loops. Never raises.
 
     rows: newcomers, else None. listen: whether to ask what the rows emitted. entered: called right before the node
     runs, when the newcomers have been gathered.
     """
-    refused = task.joined is not None
+    refused = False
     try:
         if rows is not None:
+            refused = task.joined is not None
             if task.joined is None:
                 executor.open(task.sub_batch, rows, task.padded_rows)
             else:
                 executor.open(task.joined, rows, len(rows))
                 refused = False
                 executor.merge(task.sub_batch, task.joined)
-        entered()
-        done = executor.run(task.sub_batch, task.node) or ()
-        return Stepped(done, executor.emitted(task.sub_batch) if listen else _NOTHING)
+        if entered is not None:
+            entered()
+        done = executor.run(task.sub_batch, task.node)
+        if listen:
+            return Stepped(done or (), executor.emitted(task.sub_batch))
+        return Stepped(done) if done else _QUIET
     except BaseException as error:
         return Stepped(error=error, refused=refused)

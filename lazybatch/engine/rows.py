@@ -24,6 +24,7 @@ class Rows:
     """Accepted rows that the scheduler has not let go of. For the engine thread only.
 
     entries: by request id. A row may have ended here already (a caller cancelled it) and still be in a sub-batch.
+    listened: whether anybody ever listened to a row.
     """
 
     def __init__(self, ledger: Ledger, watch: Watch, delivery: Delivery) -> None:
@@ -31,7 +32,7 @@ class Rows:
         self._ledger = ledger
         self._watch = watch
         self._delivery = delivery
-        self._listened = False
+        self.listened = False
 
     def forget(self, request_id: int) -> Entry:
         """The scheduler no longer knows the row; neither shall we, and its inputs can go."""
@@ -88,12 +89,12 @@ class Rows:
 
     def started(self, request_ids: Iterable[int]) -> None:
         """These rows enter a graph with loops."""
-        self._listened = self._listened or any(self.entries[request_id].listener for request_id in request_ids)
+        self.listened = self.listened or any(self.entries[request_id].listener for request_id in request_ids)
 
     def listened_to(self, request_ids: Iterable[int]) -> bool:
         """Whether anybody listens to one of these rows. Costs nothing until somebody ever has."""
         entries = self.entries
-        return self._listened and any(entries[request_id].listener for request_id in request_ids)
+        return self.listened and any(entries[request_id].listener for request_id in request_ids)
 
     def hear(self, emitted: Emitted) -> None:
         """Steps are due for those who listen."""
