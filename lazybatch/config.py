@@ -90,7 +90,8 @@ class ModelOptions:
     max_batch_size: rows in one sub-batch. queue_capacity: waiting rows (not calls, not bytes).
     sla: target in seconds from submit to result, None for no target.
     allowed_batch_sizes: executed sizes; smaller batches are padded up to the next one. Increasing, the last equal to
-    max_batch_size; empty for any size. length_bucket_width: rows share a batch only when size // width is equal; 0 off.
+    max_batch_size; empty for any size, as it must be for models with loops.
+    length_bucket_width: rows share a batch only when size // width is equal; 0 off.
     late: "serve" answers rows that miss their target all the same; "drop" fails a waiting row with `DeadlineExceeded`
     from the moment at which it would miss its target even if it ran alone.
     """

@@ -203,3 +203,14 @@ def test_a_target_counts_the_iterations_of_the_lengths_seen(
     caplog.clear()
     served(once_s + 3.1 * body_s, seen)
     assert not caplog.text
+
+
+def test_loops_are_not_executed_in_allowed_sizes(count: ProgramModel) -> None:
+    """Said before anything is measured, and not of models beside them that have no loops."""
+    with pytest.raises(lb.InvalidInput, match=r"allowed_batch_sizes=\[1, 4\]: model 'count' has loops"):
+        lb.LazyBatcher({"count": count}, max_batch_size=4, allowed_batch_sizes=(1, 4))
+    models = {"count": count, "pair": lambda rows: rows}
+    limits = {"max_batch_size": 4, "allowed_batch_sizes": {"pair": (2, 4)}}
+    with lb.LazyBatcher(models, policy="graph", **limits) as batcher:
+        assert batcher.predict("one", model="pair") == "one"
+        assert batcher.stats().padding_rows == 1

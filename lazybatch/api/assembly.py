@@ -120,6 +120,11 @@ def assemble(
             raise InvalidInput(
                 f"workers={options.workers} is for callables; model {name!r} runs on the engine's own thread"
             )
+        if own.allowed_batch_sizes and model.graph.loops:
+            raise InvalidInput(
+                f"allowed_batch_sizes={list(own.allowed_batch_sizes)}: model {name!r} has loops, where rows join and "
+                "leave at every iteration and batches are not padded; leave it out, or give a mapping by model name"
+            )
         found = _per_model(table, name, len(models), LatencyTable)
         if found is not None and not isinstance(found, LatencyTable):
             raise InvalidInput(f"the table of model {name!r} must be a LatencyTable, got {found!r}")

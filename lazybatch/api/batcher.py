@@ -44,7 +44,8 @@ class LazyBatcher:
     "serial"; or a policy object (see `lazybatch.core.policies.base.Policy`), which serves one batcher at a time because
     it may remember what it saw.
     max_batch_size: rows in one batch. queue_capacity: waiting rows; besides them, rows in flight are bounded by
-    max_batch_size per model and worker. allowed_batch_sizes: sizes to execute, batches are padded up to one.
+    max_batch_size per model and worker. allowed_batch_sizes: sizes to execute, batches are padded up to one; refused
+    for models with loops, whose batches change at every iteration and are executed as they are.
     late: "serve" (default) answers late rows too; "drop" fails a waiting row with `DeadlineExceeded` from the moment it
     could not meet its target even if it ran alone, and needs a latency table. Rows that have started are never dropped.
     table, sla, max_batch_size, queue_capacity, allowed_batch_sizes and late may be mappings by model name.
