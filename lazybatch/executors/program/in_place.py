@@ -12,6 +12,7 @@ iterations each. Everything the loop reads must agree bit for bit.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,7 @@ from lazybatch.executors.program.plan import LoopPlan, StagePlan
 from lazybatch.partition.pieces import Kind, Partition
 
 ROWS = (1, 2, 3)
-"""Rows that run together; and then `ROWS_MANY`, as many of them as `BYTES` hold: kernels take several rows at once."""
+"""Rows that run together; and then `ROWS_MANY`, or as many of them as `BYTES` hold."""
 ROWS_MANY, BYTES = 16, 1 << 29
 STEPS = 4
 """Iterations of each run: what is read after it was overwritten shows in the same one or in the next."""
@@ -61,13 +62,21 @@ def refusal(partition: Partition, cycle: Cycle, name: str) -> str | None:
     return None
 
 
-def prove_in_place(plan: StagePlan) -> None:
-    """Run a loop's body with and without its states in place. Raises `ModelError` naming stage and tensors."""
+def prove_in_place(plan: StagePlan, rows_max: int | None = None) -> None:
+    """Run a loop's body with and without its states in place. Raises `ModelError` naming stage and tensors.
+
+    rows_max: only for a batch of so many rows, or as many as are tried at all: kernels take several rows at once, and
+    what a few rows show might not hold for all. None: everything else.
+    """
     loop = plan.loop
-    if loop is None or not loop.cycle.in_place:
+    if loop is None or not loop.cycle.in_place or (rows_max is not None and rows_max <= ROWS_MANY):
         return
     try:
-        _Proof(plan, loop).run()
+        proof = _Proof(plan, loop, ROWS_MANY if rows_max is None else rows_max)
+        try:
+            proof.run() if rows_max is None else proof.run_many()
+        finally:
+            proof.end()
     except (InvalidInput, ExecutionError) as error:
         raise _refused(plan, loop, f"that could not be tried with rows made up from its examples: {error}") from error
 
@@ -80,11 +89,11 @@ def _refused(plan: StagePlan, loop: LoopPlan, why: str) -> ModelError:
 class _Proof:
     """Two chains of the same nodes, and what they are both given."""
 
-    def __init__(self, plan: StagePlan, loop: LoopPlan) -> None:
+    def __init__(self, plan: StagePlan, loop: LoopPlan, rows_max: int) -> None:
         self._plan = plan
         self._loop = loop
         self._cycle = loop.cycle
-        self._many = self._rows_many()
+        self._many = self._rows_many(rows_max)
         self._plain = _Side(plan, replace(loop.cycle, in_place=frozenset()), self._many)
         self._shared = _Side(plan, loop.cycle, self._many)
         self._steps = min(STEPS, loop.most or STEPS)
@@ -101,21 +110,32 @@ class _Proof:
                 "its runtime keeps every value in memory of its own (torch modules, tensors on a device, types without "
                 "a buffer); leave in_place out, or let the state grow by slices (append)",
             )
-        try:
-            for rows in sorted({*ROWS, self._many}):
-                self._compare(rows, np.zeros(rows, np.int64), made_up=False)
-                self._compare(rows, self._anywhere(rows), made_up=True)
-            if not self._loop.same_iteration:
-                self._compare_with_newcomers()
-        finally:
-            for side in (self._plain, self._shared):
-                side.chain.shutdown()
+        for rows in sorted({*ROWS, self._many}):
+            self._compare_both(rows)
+        if not self._loop.same_iteration:
+            self._compare_with_newcomers()
 
-    def _rows_many(self) -> int:
+    def run_many(self) -> None:
+        """As many rows as are tried. Raises `ModelError` where they differ."""
+        self._compare_both(1)  # here shapes are learned; from then on memory is bound
+        self._compare_both(self._many)
+
+    def end(self) -> None:
+        """Give the memory back at once: states may be large, and bindings that take turns refer to each other."""
+        for side in (self._plain, self._shared):
+            side.chain.shutdown()
+        gc.collect()
+
+    def _compare_both(self, rows: int) -> None:
+        """From where rows start, and from anywhere."""
+        self._compare(rows, np.zeros(rows, np.int64), made_up=False)
+        self._compare(rows, self._anywhere(rows), made_up=True)
+
+    def _rows_many(self, most: int) -> int:
         """Of which three states lie in memory: two of the plain side, one of the other."""
         row = self._plan.model.sample_row(0)
         unit = 3 * sum(np.asarray(row[name]).nbytes for name in self._cycle.in_place)
-        return min(ROWS_MANY, max(max(ROWS), BYTES // max(unit, 1)))
+        return min(most, max(max(ROWS), BYTES // max(unit, 1)))
 
     def _anywhere(self, rows: int) -> NDArray[np.int64]:
         """Iterations that rows might be at."""

@@ -14,6 +14,7 @@ from typing import Any
 from lazybatch.core.graph import Loop, Node, NodeGraph
 from lazybatch.errors import ExecutionError, InvalidInput
 from lazybatch.executors.base import Row
+from lazybatch.executors.chain import rows_capacity
 from lazybatch.executors.partitioned import PartitionedModel
 from lazybatch.executors.program.admission import Admission
 from lazybatch.executors.program.executor import ProgramExecutor
@@ -22,6 +23,7 @@ from lazybatch.executors.program.plan import StagePlan
 from lazybatch.executors.program.planner import plan_stages
 from lazybatch.executors.program.rows import ProgramResult
 from lazybatch.executors.program.sample import sample_inputs
+from lazybatch.executors.resident import resident_bytes
 from lazybatch.program import Program, Reference
 from lazybatch.words import counted
 
@@ -39,8 +41,8 @@ class ProgramModel:
     def __init__(self, program: Program, models: Mapping[str, PartitionedModel]) -> None:
         self.program = program
         self.plans, board = plan_stages(program, models)
-        for plan in self.plans:
-            prove_in_place(plan)
+        self._tried_bytes = 0
+        self._prove(None)
         self._admission = Admission(program.name, self.plans, board)
         self._outputs = {name: Reference.of(text) for name, text in program.outputs.items()}
         self._graph = _graph(program.name, self.plans)
@@ -99,17 +101,30 @@ class ProgramModel:
         """One made-up row as callers give it, of shapes that every stage takes. Raises `InvalidInput`."""
         return sample_inputs(self.program, self.plans, seed)
 
+    def _prove(self, rows_max: int | None) -> None:
+        """See `prove_in_place`. What runtimes have taken by then is noted: they keep it for the rows to come."""
+        if any(plan.loop is not None and plan.loop.cycle.in_place for plan in self.plans):
+            before = resident_bytes()
+            for plan in self.plans:
+                prove_in_place(plan, rows_max)
+            self._tried_bytes += max(0, (resident_bytes() or 0) - (before or 0))
+
     def executor(self, *, max_batch_size: int) -> ProgramExecutor:
         """A fresh executor, with memory planned for ``max_batch_size`` rows of the shapes of `sample_row`.
 
-        Where rows of other shapes come, memory grows with the first of them; see `ProgramExecutor.plan`.
+        Where rows of other shapes come, memory grows with the first of them; see `ProgramExecutor.plan`. Raises
+        `ModelError` for a state that cannot be kept in place by so many rows.
         """
+        for plan in self.plans:
+            rows_capacity(plan.partition, max_batch_size)
+        if self.joinable:
+            self._prove(max_batch_size)
         made = ProgramExecutor(
             self.plans,
             self._outputs,
             max_batch_size=max_batch_size,
             joinable=self.joinable,
-            loaded_bytes=sum(model.loaded_bytes for model in self.models.values()),
+            loaded_bytes=sum(model.loaded_bytes for model in self.models.values()) + self._tried_bytes,
         )
         # A model may refuse made-up rows (an index out of range, say); then memory is laid out as real rows come.
         with suppress(InvalidInput, ExecutionError):

@@ -14,15 +14,17 @@ import onnx
 import pytest
 
 import lazybatch as lb
+from bench.cached_decoder import Decoder
 from lazybatch.checking.reports import ProgramReport
-from lazybatch.errors import ExecutionError, ModelError
+from lazybatch.errors import ExecutionError, InvalidInput, ModelError
 from lazybatch.executors.cycle import Cycle
+from lazybatch.executors.program import in_place
 from lazybatch.executors.program.in_place import refusal
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 from lazybatch.program import Carry, Program, Repeat, Stage
 from tests.executors.partitions import rows
 from tests.executors.program import torch_bodies
-from tests.executors.program.cached import Decoder
+from tests.executors.program.cached import alone
 from tests.executors.program.programs import Course
 from tests.onnx_models import F32, I64, build, const, floats, op, save, value
 
@@ -44,7 +46,8 @@ def body(path: Path, nodes: Sequence[onnx.NodeProto], inputs: Sequence[Any] = OU
     outputs = [value("present", F32, STATE), value("y", F32, ["B", 1])]
     consts = [
         const("one", [1]),
-        const("half", 0.5),
+        const("zero", 0),
+        const("step", 1),
         const("mix", floats(3, SLOTS, SLOTS)),
         const("range", list(range(SLOTS))),
     ]
@@ -109,6 +112,17 @@ GOOD = {
         op("Add", "y given", "g"),
         op("ScatterElements", "past at g", "present", axis=1),
     ],
+    "scattered by row and place": [
+        op("Shape", "given", "shape", end=1),
+        op("Squeeze", "shape", "rows"),
+        op("Range", "zero rows step", "order"),
+        op("Unsqueeze", "order one", "row"),
+        INDEX,
+        op("Concat", "row at", "places", axis=1),
+        op("Squeeze", "given one", "flat"),
+        op("ScatterND", "past places flat", "present"),
+        total("present"),
+    ],
     "element by element": [
         INDEX,
         op("Equal", "range at", "here"),
@@ -134,11 +148,11 @@ def test_a_body_that_can(tmp_path: Path, case: str) -> None:
     steps = [{"steps": floats(seed, 1 + seed % SLOTS, 1)} for seed in range(20)]
     answers = {}
     memory = {}
-    for in_place in (False, True):
-        model = lb.load(program(path, in_place=in_place), require_joinable=True)
-        memory[in_place] = model.executor(max_batch_size=4).memory().buffers_bytes
+    for one in (False, True):
+        model = lb.load(program(path, in_place=one), require_joinable=True)
+        memory[one] = model.executor(max_batch_size=4).memory().buffers_bytes
         with lb.LazyBatcher(model, policy="continuous", max_batch_size=4) as batcher:
-            answers[in_place] = [one["y"] for one in batcher.predict_batch(steps)]
+            answers[one] = [row["y"] for row in batcher.predict_batch(steps)]
     for one, other in zip(answers[False], answers[True], strict=True):
         np.testing.assert_array_equal(one, other)
     assert memory[False] - memory[True] >= 2 * 4 * SLOTS * 4
@@ -155,6 +169,33 @@ def test_a_body_that_cannot(tmp_path: Path, case: str) -> None:
         lb.load(program(path))
     with lb.LazyBatcher(lb.load(program(path, in_place=False))) as batcher:
         assert batcher.predict({"steps": floats(1, 3, 1)})["y"].shape == (3, 1)
+
+
+def test_many_rows_are_tried_before_they_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch larger than what was tried when the model was loaded is tried when its executor is made, once, as far as
+    memory allows; nothing is tried for a batch that is not, or where the size is none."""
+    tried: list[int] = []
+    compare = in_place._Proof._compare
+
+    def noted(self: Any, rows: int, *given: Any, **named: Any) -> None:
+        tried.append(rows)
+        compare(self, rows, *given, **named)
+
+    monkeypatch.setattr(in_place._Proof, "_compare", noted)
+    path = body(tmp_path / "body.onnx", GOOD["scattered into"])
+    model = lb.load(program(path))
+    assert sorted(set(tried)) == [*in_place.ROWS, in_place.ROWS_MANY]
+    tried.clear()
+    model.executor(max_batch_size=in_place.ROWS_MANY)
+    with pytest.raises(InvalidInput, match="max_batch_size"):
+        model.executor(max_batch_size="many")
+    assert not tried
+    model.executor(max_batch_size=40)
+    assert set(tried) == {1, 40}
+    tried.clear()
+    monkeypatch.setattr(in_place, "BYTES", 25 * 3 * SLOTS * 4)
+    model.executor(max_batch_size=40)
+    assert set(tried) == {1, 25}
 
 
 def test_what_cannot_be_tried(tmp_path: Path) -> None:
@@ -225,13 +266,13 @@ def cached(tmp_path_factory: pytest.TempPathFactory) -> tuple[Decoder, Path, lis
     """A decoder, its file, and what every first word leads to alone."""
     decoder = Decoder()
     path = decoder.write(tmp_path_factory.mktemp("cached") / "decoder.onnx")
-    return decoder, path, decoder.alone(path, list(range(1, decoder.words)))
+    return decoder, path, alone(decoder, path, range(1, decoder.words))
 
 
 @pytest.mark.parametrize("policy", ["continuous", "lookahead", "graph", "cellular"])
 def test_rows_come_and_leave_at_random(cached: tuple[Decoder, Path, list[list[int]]], policy: str) -> None:
     """Newcomers, rows that leave early, holes that are filled: every row gets the words it gets alone."""
-    decoder, path, alone = cached
+    decoder, path, words = cached
     model = lb.load(decoder.program(path), require_joinable=True)
     rng = random.Random(7)
     firsts = [rng.randrange(1, decoder.words) for _ in range(80)]
@@ -242,7 +283,7 @@ def test_rows_come_and_leave_at_random(cached: tuple[Decoder, Path, list[list[in
             if rng.random() < 0.3:
                 futures[rng.randrange(len(futures))].result(60)
         for first, future in zip(firsts, futures, strict=True):
-            assert future.result(60)["words"].tolist() == alone[first - 1]
+            assert future.result(60)["words"].tolist() == words[first - 1]
         assert batcher.stats().mean_rows > 1
         assert batcher.stats().left_early or policy == "graph"
 
@@ -264,7 +305,7 @@ def test_a_step_moves_nothing(cached: tuple[Decoder, Path, list[list[int]]]) -> 
 def test_every_order_of_calls(cached: tuple[Decoder, Path, list[list[int]]], whole: bool, nodes: int) -> None:
     """Opened, padded, parked between nodes, merged, evicted, in any order: each row gets what it gets alone, also
     where every layer is a node of its own."""
-    decoder, path, alone = cached
+    decoder, path, words = cached
     options: dict[str, Any] = {} if nodes == 1 else {"preempt_within": 1e-9}
     model = lb.load(decoder.program(path), cache=False, **options)
     assert (len(model.graph) == 1) == (nodes == 1)
@@ -275,7 +316,7 @@ def test_every_order_of_calls(cached: tuple[Decoder, Path, list[list[int]]], who
         course.drive(lambda n, rng=rng: int(rng.integers(n)), rows_max=6)  # type: ignore[misc]
         assert len(course.results) == 12 - course.evicted
         for first, result in course.results.items():
-            assert result["words"].tolist() == alone[first - 1]
+            assert result["words"].tolist() == words[first - 1]
 
 
 def test_a_step_that_fails(tmp_path: Path) -> None:
@@ -325,7 +366,7 @@ def test_one_iteration_for_all(tmp_path: Path) -> None:
 def test_what_was_measured_stays_valid(cached: tuple[Decoder, Path, list[list[int]]]) -> None:
     """A program in place is another one; one that is not is what it was before there were any."""
     decoder, path, _ = cached
-    one, other = (lb.load(decoder.program(path, in_place=in_place)) for in_place in (True, False))
+    one, other = (lb.load(decoder.program(path, in_place=kept)) for kept in (True, False))
     assert one.fingerprint != other.fingerprint
     parts = [other.name, sorted(other.program.outputs.items())]
     stage = other.program.stages[0]
