@@ -178,7 +178,7 @@ class ProgramExecutor:
         """The stage of a sub-batch of which these rows are done with a loop."""
         number = self._at[sub_batch]
         stage = self._stages[number]
-        if not isinstance(stage, LoopStage) or not stage.over(sub_batch, requests):
+        if not isinstance(stage, LoopStage) or not stage.over(sub_batch, requests, self._rows):
             raise InvariantError(f"sub-batch {sub_batch}: rows {sorted(requests)} are not all done with a loop")
         return number
 

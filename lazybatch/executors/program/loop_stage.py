@@ -23,7 +23,6 @@ from lazybatch.executors.program.given import NO_BLOCKS, Blocks
 from lazybatch.executors.program.plan import LoopPlan, StagePlan
 from lazybatch.executors.program.rows import Traveller, iterations
 from lazybatch.executors.program.stage import ChainStage
-from lazybatch.executors.rows import rows_of
 from lazybatch.executors.tally import NEVER, Tally
 from lazybatch.executors.tape import Tape
 from lazybatch.program import Reference
@@ -241,11 +240,12 @@ class LoopStage(ChainStage):
         state = self.chain.state(sub_batch)
         return bool(state.cursor == 0 and state.tally.all_over)
 
-    def over(self, sub_batch: int, requests: Collection[int]) -> bool:
-        """Whether all these rows made their last iteration."""
-        state = self.chain.state(sub_batch)
-        rows = rows_of(requests, state.requests)
-        return rows is not None and state.cursor == 0 and bool(state.tally.over[rows].all())
+    def over(self, sub_batch: int, requests: Collection[int], rows: Mapping[int, Traveller]) -> bool:
+        """Whether all these rows made their last iteration: then they know how many they made."""
+        number = self._loop.number
+        if self.chain.state(sub_batch).cursor:
+            return False
+        return all(request in rows and rows[request].trips[number] for request in requests)
 
     def finish(self, sub_batch: int, rows: Mapping[int, Traveller]) -> Blocks:
         """Rows took what is needed when they made their last iteration."""
