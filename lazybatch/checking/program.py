@@ -25,6 +25,7 @@ from lazybatch.core.policies.base import Choice, Start, View, most_urgent_first
 from lazybatch.core.task import Reason
 from lazybatch.engine import Stats
 from lazybatch.errors import InvalidInput, LazyBatchError
+from lazybatch.executors.program.in_place import could_be_in_place
 from lazybatch.executors.program.model import ProgramModel
 from lazybatch.partition.proof.traits import close, difference
 
@@ -86,6 +87,11 @@ def _stage(model: ProgramModel, name: str) -> StageReport:
         iteration = None if repeat is None else repeat.iteration
         why = f"its input {iteration!r} has no batch axis: all rows of a run are given one iteration number"
     plan = next(plan for plan in model.plans if plan.name == name)
+    notes = list(found.notes)
+    able = could_be_in_place(plan)
+    if able:
+        states = ", ".join(map(repr, able))
+        notes.append(f"{states} could be kept in place (in_place): an iteration would copy nothing of it")
     return StageReport(
         stage=name,
         nodes=found.nodes,
@@ -97,7 +103,7 @@ def _stage(model: ProgramModel, name: str) -> StageReport:
         max_abs_diff=found.max_abs_diff,
         chain_over_whole=found.chain_over_whole,
         identical=found.identical,
-        notes=found.notes,
+        notes=tuple(notes),
         in_place=() if plan.loop is None else tuple(sorted(plan.loop.cycle.in_place)),
     )
 

@@ -1,6 +1,6 @@
 """May a loop's body write a state over itself? Refused where the graph says no, else tried.
 
-Owns: `refusal`, which looks at the nodes, and `prove_in_place`, which runs them.
+Owns: `refusal`, which looks at the nodes, `prove_in_place`, which runs them, and `could_be_in_place`, which suggests.
 Must not know: any runtime, sub-batches that are served.
 
 A state kept in place has one memory for its value and the next one. An operator that is made for that (an attention
@@ -29,10 +29,14 @@ from lazybatch.partition.pieces import Kind, Partition
 ROWS = (1, 2, 3)
 """Rows that run together; and then `ROWS_MANY`, or as many of them as `BYTES` hold."""
 ROWS_MANY, BYTES = 16, 1 << 29
+DIFFERENT = 5
+"""Made-up rows that differ."""
 STEPS = 4
 """Iterations of each run: what is read after it was overwritten shows in the same one or in the next."""
 SPAN = 64
 """Where iterations begin, at most, for loops without a maximum."""
+LARGE = 1 << 16
+"""Bytes of a state, per row, from which on it is worth a word that it could be kept in place."""
 _TRIAL, _NEWCOMER = 0, 1
 
 Array = NDArray[Any]
@@ -81,6 +85,25 @@ def prove_in_place(plan: StagePlan, rows_max: int | None = None) -> None:
         raise _refused(plan, loop, f"that could not be tried with rows made up from its examples: {error}") from error
 
 
+def could_be_in_place(plan: StagePlan) -> tuple[str, ...]:
+    """Carried states that are large and would pass the proof together, if they were declared; empty where there are
+    none, or where it fails."""
+    loop = plan.loop
+    if loop is None or plan.partition.reason is not None:
+        return ()
+    try:
+        row = plan.model.sample_row(0)
+        able = frozenset(
+            name
+            for name in loop.cycle.carried
+            if np.asarray(row[name]).nbytes >= LARGE and refusal(plan.partition, loop.cycle, name) is None
+        )
+        prove_in_place(replace(plan, loop=replace(loop, cycle=replace(loop.cycle, in_place=able))))
+    except (InvalidInput, ModelError):
+        return ()
+    return tuple(sorted(able - loop.cycle.in_place))
+
+
 def _refused(plan: StagePlan, loop: LoopPlan, why: str) -> ModelError:
     pairs = ", ".join(f"{name!r} -> {loop.cycle.carried[name]!r}" for name in sorted(loop.cycle.in_place))
     return ModelError(f"stage {plan.name!r}: state {pairs} cannot be kept in place: {why}")
@@ -93,12 +116,14 @@ class _Proof:
         self._plan = plan
         self._loop = loop
         self._cycle = loop.cycle
-        self._many = self._rows_many(rows_max)
+        unit = 3 * sum(np.asarray(plan.model.sample_row(0)[name]).nbytes for name in loop.cycle.in_place)
+        self._many = min(rows_max, max(max(ROWS), BYTES // max(unit, 1)))
         self._plain = _Side(plan, replace(loop.cycle, in_place=frozenset()), self._many)
         self._shared = _Side(plan, loop.cycle, self._many)
         self._steps = min(STEPS, loop.most or STEPS)
         self._forms = {one.name: one.form for one in plan.given if one.reference is None}
         self._rng = np.random.default_rng(0)
+        self._samples = [plan.model.sample_row(seed) for seed in range(DIFFERENT)]
 
     def run(self) -> None:
         """All runs. Raises `ModelError` where they differ."""
@@ -111,31 +136,21 @@ class _Proof:
                 "a buffer); leave in_place out, or let the state grow by slices (append)",
             )
         for rows in sorted({*ROWS, self._many}):
-            self._compare_both(rows)
+            self._compare(rows, np.zeros(rows, np.int64), made_up=False)
+            self._compare(rows, self._anywhere(rows), made_up=True)
         if not self._loop.same_iteration:
             self._compare_with_newcomers()
 
     def run_many(self) -> None:
         """As many rows as are tried. Raises `ModelError` where they differ."""
-        self._compare_both(1)  # here shapes are learned; from then on memory is bound
-        self._compare_both(self._many)
+        for rows in (1, self._many):  # with one row shapes are learned; from then on memory is bound
+            self._compare(rows, self._anywhere(rows), made_up=True)
 
     def end(self) -> None:
         """Give the memory back at once: states may be large, and bindings that take turns refer to each other."""
         for side in (self._plain, self._shared):
             side.chain.shutdown()
         gc.collect()
-
-    def _compare_both(self, rows: int) -> None:
-        """From where rows start, and from anywhere."""
-        self._compare(rows, np.zeros(rows, np.int64), made_up=False)
-        self._compare(rows, self._anywhere(rows), made_up=True)
-
-    def _rows_many(self, most: int) -> int:
-        """Of which three states lie in memory: two of the plain side, one of the other."""
-        row = self._plan.model.sample_row(0)
-        unit = 3 * sum(np.asarray(row[name]).nbytes for name in self._cycle.in_place)
-        return min(most, max(max(ROWS), BYTES // max(unit, 1)))
 
     def _anywhere(self, rows: int) -> NDArray[np.int64]:
         """Iterations that rows might be at."""
@@ -145,7 +160,7 @@ class _Proof:
 
     def _compare(self, rows: int, positions: NDArray[np.int64], *, made_up: bool) -> None:
         columns = self._columns(range(rows), made_up=made_up)
-        starts = {name: self._start(columns[name], rows) for name in self._loose(made_up)}
+        starts = {name: _rows_of(columns[name], rows) for name in self._loose(made_up)}
         for side in (self._plain, self._shared):
             side.begin(_TRIAL, columns, rows)
         for step in range(self._steps):
@@ -156,7 +171,7 @@ class _Proof:
     def _compare_with_newcomers(self) -> None:
         """Rows that come one after the other: each is at an iteration of its own, however the body counts."""
         positions = np.zeros(0, np.int64)
-        starts: dict[str, Array] = {}
+        starts: dict[str, list[Array]] = {}
         for number in range(len(ROWS)):
             columns = self._columns([number], made_up=False)
             for side in (self._plain, self._shared):
@@ -165,8 +180,7 @@ class _Proof:
                     side.chain.merge(_TRIAL, _NEWCOMER)
             positions = np.append(positions, 0)
             for name in self._loose(made_up=False):
-                one = self._start(columns[name], 1)
-                starts[name] = np.concatenate((starts[name], one)) if number else one
+                starts.setdefault(name, []).extend(_rows_of(columns[name], 1))
             if self._loop.most is not None and int(positions[0]) >= self._loop.most:
                 break
             self._step(positions, f"rows at the iterations {positions.tolist()}", starts)
@@ -177,7 +191,7 @@ class _Proof:
     def _columns(self, seeds: Sequence[int], *, made_up: bool) -> dict[str, Column]:
         """What rows are given when they come: what the program says where it says it, else values made up, and also for
         the states in place where ``made_up``: a state that starts as 0 may stay 0 for long."""
-        made = [self._plan.model.sample_row(seed) for seed in seeds]
+        made = [self._samples[seed % DIFFERENT] for seed in seeds]
         columns = {name: Column.of([row[name] for row in made]) for name in self._plan.partition.inputs}
         for name, form in self._forms.items():
             if form is not None and not (made_up and name in self._cycle.in_place):
@@ -190,47 +204,59 @@ class _Proof:
         brought = [name for name in self._cycle.in_place if name not in self._forms and name not in self._loop.states]
         return [*brought, *(name for name in self._cycle.in_place if made_up and name in self._forms)]
 
-    def _start(self, column: Column, rows: int) -> Array:
-        given = np.empty((rows, *column.first.shape), column.first.dtype)
-        column.write(given)
-        return given
-
-    def _step(self, positions: NDArray[np.int64], who: str, starts: Mapping[str, Array]) -> None:
-        entries = {
-            name: np.stack([self._plan.model.sample_row(int(at) + 7 * row)[name] for row, at in enumerate(positions)])
-            for name in self._loop.each
-        }
-        plain, shared = (side.step(self._fed(positions, entries), positions) for side in (self._plain, self._shared))
+    def _step(self, positions: NDArray[np.int64], who: str, starts: Mapping[str, Sequence[Array]]) -> None:
+        fed = self._fed(positions)
+        plain, shared = self._plain.step(fed), self._shared.step(fed)
         states = {output: name for name, output in self._cycle.carried.items()}
         for name, want in plain.items():
-            have = shared[name]
             start = starts.get(states.get(name, ""))
-            if have.tobytes() == want.tobytes() or (start is not None and _left(want, have, start)):
-                continue
-            raise _refused(
-                self._plan,
-                self._loop,
-                f"where it is, {name!r} is not what it is otherwise ({who}, iteration {int(positions[0])}): the body "
-                "needs the former value after it has begun to write the next one",
-            )
+            if not _agree(want, shared[name], start):
+                raise _refused(
+                    self._plan,
+                    self._loop,
+                    f"where it is, {name!r} is not what it is otherwise ({who}, iteration {int(positions[0])}): the "
+                    "body needs the former value after it has begun to write the next one",
+                )
+        for side in (self._plain, self._shared):
+            side.go_on(positions)
 
-    def _fed(self, positions: NDArray[np.int64], entries: Mapping[str, Array]) -> dict[str, Array]:
+    def _fed(self, positions: NDArray[np.int64]) -> dict[str, Array]:
+        """What an iteration is given: made-up entries, and its number."""
+        fed = {
+            name: np.stack([self._samples[(at + row) % DIFFERENT][name] for row, at in enumerate(positions.tolist())])
+            for name in self._loop.each
+        }
         name = self._loop.iteration
-        if name is None:
-            return dict(entries)
-        form = self._loop.forms[name]
-        numbers = positions[:1] if self._loop.same_iteration else positions
-        return {**entries, name: numbers.astype(form.dtype).reshape(-1, *form.shape)}
+        if name is not None:
+            form = self._loop.forms[name]
+            numbers = positions[:1] if self._loop.same_iteration else positions
+            fed[name] = numbers.astype(form.dtype).reshape(-1, *form.shape)
+        return fed
 
 
-def _left(want: Array, have: Array, start: Array) -> bool:
-    """Whether all that differs is as the row brought it.
+def _rows_of(column: Column, rows: int) -> list[Array]:
+    return [column.first] * rows if column.rows is None else list(column.rows)
+
+
+def _agree(want: Array, have: Array, start: Sequence[Array] | None) -> bool:
+    """Whether all rows are the same bit for bit; but where they start is given, what is left as it was may differ.
 
     A body with a memory of its own for the next value may blank what the row has not come to yet, as attention does
     behind the last position; in place it is left alone.
     """
-    one, other, began = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (want, have, start))
-    return bool((other == began)[one != other].all())
+    if (want.shape, want.dtype) != (have.shape, have.dtype):
+        return False
+    for row, (one, other) in enumerate(zip(want, have, strict=True)):
+        if want.dtype.hasobject:
+            if not np.array_equal(one, other):
+                return False
+        elif one.tobytes() != other.tobytes():
+            if start is None:
+                return False
+            a, b, began = (np.frombuffer(array.tobytes(), np.uint8) for array in (one, other, start[row]))
+            if not (b == began)[a != b].all():
+                return False
+    return True
 
 
 class _Side:
@@ -251,15 +277,18 @@ class _Side:
         for name in self._cycle.grown:
             self.chain.store.blank(self.chain.state(sub_batch), name, np.ones(rows, np.bool_))
 
-    def step(self, fed: Mapping[str, Array], positions: NDArray[np.int64]) -> dict[str, Array]:
-        """One iteration; what the loop reads of it, rows first."""
+    def step(self, fed: Mapping[str, Array]) -> dict[str, Array]:
+        """One iteration; views of what the loop reads of it, rows first."""
         state, store = self.chain.state(_TRIAL), self.chain.store
         for name, values in fed.items():
             store.feed(state, name, values)
         for node in range(self._nodes):
             self.chain.run(_TRIAL, node)
-        found = {name: np.array(store.peek(state, name, self._like.get(name)), order="C") for name in self._read}
+        return {name: store.peek(state, name, self._like.get(name)) for name in self._read}
+
+    def go_on(self, positions: NDArray[np.int64]) -> None:
+        """To the next iteration, once views have been read."""
+        state, store = self.chain.state(_TRIAL), self.chain.store
         for name, growth in self._cycle.grown.items():
             store.extend(state, name, growth, None, positions)
         self.chain.again(state)
-        return found

@@ -26,7 +26,7 @@ from tests.executors.partitions import rows
 from tests.executors.program import torch_bodies
 from tests.executors.program.cached import alone
 from tests.executors.program.programs import Course
-from tests.onnx_models import F32, I64, build, const, floats, op, save, value
+from tests.onnx_models import F32, I64, STRING, build, const, floats, op, save, value
 
 SLOTS = 8
 STATE = ["B", SLOTS]
@@ -156,6 +156,31 @@ def test_a_body_that_can(tmp_path: Path, case: str) -> None:
     for one, other in zip(answers[False], answers[True], strict=True):
         np.testing.assert_array_equal(one, other)
     assert memory[False] - memory[True] >= 2 * 4 * SLOTS * 4
+
+
+def test_rows_on_another_axis(tmp_path: Path) -> None:
+    """Rows move differently there; what is in place stays in place. Text that is collected is compared as text."""
+    nodes = [
+        op("Unsqueeze", "range one", "places"),
+        op("Equal", "places position", "here"),
+        op("Squeeze", "given one", "flat"),
+        op("Where", "here flat past", "present"),
+        op("ReduceSum", "present zero", "y", keepdims=0),
+        op("Cast", "position", "text", to=STRING),
+    ]
+    inputs = [*OUTSIDE[:2], value("past", F32, [SLOTS, "B"])]
+    outputs = [value("present", F32, [SLOTS, "B"]), value("y", F32, ["B"]), value("text", STRING, ["B"])]
+    consts = [const("one", [1]), const("zero", [0]), const("range", list(range(SLOTS)))]
+    path = save(build(nodes, inputs, outputs, consts, opset=18), tmp_path / "body.onnx")
+    made = program(path, collect=("y", "text"))
+    axes = {"given": 0, "position": 0, "past": 1}
+    stage = replace(made.stages[0], examples={**EXAMPLES, "past": floats(6, SLOTS, 2)}, batch_axes=axes)
+    model = lb.load(Program("states", (stage,), {"y": "body.y", "text": "body.text"}), require_joinable=True)
+    given = [floats(seed, 1 + seed % SLOTS, 1) for seed in range(16)]
+    with lb.LazyBatcher(model, policy="continuous", max_batch_size=4) as batcher:
+        for steps, result in zip(given, batcher.predict_batch([{"steps": steps} for steps in given]), strict=True):
+            np.testing.assert_allclose(result["y"], np.cumsum(steps), atol=1e-6)
+            assert result["text"].tolist() == [str(k) for k in range(len(steps))]
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -382,3 +407,18 @@ def test_check_says_so(cached: tuple[Decoder, Path, list[list[int]]]) -> None:
     assert isinstance(report, ProgramReport)
     assert report.stages[0].in_place == tuple(sorted(decoder.states))
     assert report.equal
+
+
+def test_check_suggests_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large states that could be in place are named; small ones, those that could not, and those that are, are not."""
+    plans = {}
+    for name, nodes in (("good", GOOD["scattered into"]), ("bad", BAD["turned round"])):
+        path = body(tmp_path / f"{name}.onnx", nodes)
+        plans[name] = lb.load(program(path, in_place=False)).plans[0]
+    assert in_place.could_be_in_place(plans["good"]) == ()
+    monkeypatch.setattr(in_place, "LARGE", SLOTS * 4)
+    model = lb.load(program(tmp_path / "good.onnx", in_place=False))
+    note = "'past' could be kept in place (in_place): an iteration would copy nothing of it"
+    assert note in lb.check(model).stages[0].notes  # type: ignore[union-attr]
+    assert in_place.could_be_in_place(plans["bad"]) == ()
+    assert in_place.could_be_in_place(lb.load(program(tmp_path / "good.onnx")).plans[0]) == ()
