@@ -93,7 +93,7 @@ class Decoder:
             nodes.append(node("Unsqueeze", [f"{kind}{n}_flat", "one"], [f"{kind}{n}"]))
         reads = [*(f"{kind}{n}" for kind in "qkv"), f"past_k{n}", f"past_v{n}", "lengths", "total", "cos", "sin"]
         makes = [f"attended{n}", f"present_k{n}", f"present_v{n}"]
-        sizes = {"num_heads": self.heads, "kv_num_heads": self.kv_heads}
+        sizes: dict[str, Any] = {"num_heads": self.heads, "kv_num_heads": self.kv_heads}
         nodes += [
             node("GroupQueryAttention", reads, makes, domain=MICROSOFT, do_rotary=1, **sizes),
             node("Squeeze", [f"attended{n}", "one"], [f"a{n}"]),

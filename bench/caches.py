@@ -34,6 +34,7 @@ from bench.common import CACHE, Report, fill_in, make_folder, parser, progress, 
 from lazybatch.executors.ort.piece import OrtPiece, Place
 from lazybatch.executors.ort.session import open_session
 from lazybatch.executors.program.model import ProgramModel
+from lazybatch.program import Program
 
 POLICIES = ("lookahead", "continuous")
 BY_HAND_LIMIT, CARRIED_LIMIT = 1.03, 0.8
@@ -98,18 +99,25 @@ class AsProgram:
         return [result["words"].tolist() for result in self._executor.close(0).values()]
 
 
+def _loaded(program: Program) -> ProgramModel:
+    model = lb.load(program, require_joinable=True)
+    assert isinstance(model, ProgramModel), "it is a program"
+    return model
+
+
 def measure_steps(report: Report, decoder: Decoder, path: Path, rows: int) -> None:
     """All four ways side by side, from the first position to the last."""
     firsts = [1 + k % (decoder.words - 1) for k in range(rows)]
     programs = {
-        name: AsProgram(lb.load(decoder.program(path, in_place=one, counted=True)), firsts, decoder.slots)
+        name: AsProgram(_loaded(decoder.program(path, in_place=one, counted=True)), firsts, decoder.slots)
         for name, one in (("carried", False), ("in_place", True))
     }
     hands = {
         f"by_hand_{name}": ByHand(decoder, path, firsts, shared=one)
         for name, one in (("carried", False), ("in_place", True))
     }
-    ways: dict[str, Callable[[], object]] = {name: way.step for name, way in {**programs, **hands}.items()}
+    ways: dict[str, Callable[[], object]] = {name: way.step for name, way in programs.items()}
+    ways |= {name: way.step for name, way in hands.items()}
     times: dict[str, list[int]] = {name: [] for name in ways}
     names = list(ways)
     for step in range(decoder.slots):
@@ -148,7 +156,7 @@ def measure_served(report: Report, decoder: Decoder, path: Path, rows: int, requ
         for _ in range(max(one["count"] for one in given if one["first"] == first)):
             alone.step()
         wanted[first] = [words[0] for words in alone.words]
-    model = lb.load(decoder.program(path, counted=True))
+    model = _loaded(decoder.program(path, counted=True))
     for policy in POLICIES:
         progress(f"served under {policy}")
         with lb.LazyBatcher(model, policy=policy, max_batch_size=rows, queue_capacity=requests) as batcher:
