@@ -135,6 +135,7 @@ class Lane:
     """
 
     __slots__ = (
+        "_bodies_ns",
         "loop_latency",
         "loops",
         "model",
@@ -162,12 +163,16 @@ class Lane:
             self.table = BatchTable(self.nodes, self.rows_max, spec.allowed_sizes)
         self.times_ns = None if spec.latency is None else spec.latency.dense_ns(spec.max_batch_size)
         self.sums_ns: tuple[tuple[int, ...], ...] = ()
+        self._bodies_ns: list[list[int]] = []
         self.single_left_ns: tuple[int, ...] | None = None
         self.loop_latency: LoopLatency | None = None
         alone_ns: int | None = None
         shortest, mean, covering = spec.unrolled("shortest"), spec.unrolled("mean"), spec.unrolled("covering")
         if spec.latency is not None and shortest is not None and mean is not None and covering is not None:
             self.sums_ns = self._sums(mean.dense_ns(spec.max_batch_size))
+            for number, loop in enumerate(self.loops):
+                trips = spec.trips(number).mean
+                self._bodies_ns.append([(sums[loop.stop] - sums[loop.first]) // trips for sums in self.sums_ns])
             self.single_left_ns = covering.remaining_ns(1)
             if spec.late == "drop":
                 alone_ns = shortest.whole_ns(self.padded_rows(1) or 1)
@@ -209,9 +214,7 @@ class Lane:
 
     def body_ns(self, loop: int, rows: int) -> int:
         """Time of one iteration of a loop with so many rows, as they are executed. Only for lanes with a table."""
-        first, stop = self.loops[loop].first, self.loops[loop].stop
-        sums_ns = self.sums_ns[rows]
-        return (sums_ns[stop] - sums_ns[first]) // self.spec.trips(loop).mean
+        return self._bodies_ns[loop][rows]
 
     def single_ns(self, request: Request) -> int:
         """Time of a waiting row alone, from the first node to the last. Only for lanes with a table."""

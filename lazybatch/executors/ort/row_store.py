@@ -55,6 +55,15 @@ class RowStore:
         self._given = [name for name in partition.inputs if name in self.plan.moved[0]]
         self._nowhere = Frame(len(partition.pieces))
         self._grown = frozenset() if cycle is None else frozenset(cycle.grown)
+        # By cursor: what moves as one opaque element per row, and what is built anew for another number of rows.
+        self._as_records: list[list[str]] = []
+        self._rebuilt: list[list[Boundary]] = []
+        for names in self.plan.moved:
+            moved = [partition.boundaries[name] for name in names]
+            moved = [one for one in moved if one.kind is Kind.SIZE or (one.kind is Kind.ROWS and one.axis is not None)]
+            plain = [one.name for one in moved if one.kind is Kind.ROWS and one.axis == 0 and self.has_buffer(one.name)]
+            self._as_records.append(plain)
+            self._rebuilt.append([one for one in moved if one.name not in plain])
 
     def has_buffer(self, name: str) -> bool:
         """Whether this tensor lives in a buffer (and not as a value)."""
@@ -234,44 +243,39 @@ class RowStore:
         without: tensors whose content in ``small`` nobody needs.
         """
         have, more = len(large.requests), len(small.requests)
-        slots = self.plan.slot_of
+        for name in self._as_records[large.cursor]:
+            if name not in without:
+                self._records(large, name)[have : have + more] = self._records(small, name)[:more]
         rebuilt: dict[str, Any] = {}
-        for name in self.plan.moved[large.cursor]:
-            boundary = self._partition.boundaries[name]
+        for boundary in self._rebuilt[large.cursor]:
+            name, axis = boundary.name, boundary.axis
             if boundary.kind is Kind.SIZE:
                 rebuilt[name] = size_at(boundary, self._array(large, name), large.rows, total)
-            elif boundary.kind is not Kind.ROWS or boundary.axis is None:
                 continue
-            elif boundary.axis == 0 and name in slots:
-                if name not in without:
-                    self._records(large, name)[have : have + more] = self._records(small, name)[:more]
-            else:
-                sides = [
-                    take_rows(self._array(side, name), boundary.axis, side.rows, range(len(side.requests)))
-                    for side in (large, small)
-                ]
-                rebuilt[name] = np.concatenate(sides, boundary.axis)
+            assert axis is not None, "its rows lie on one"
+            sides = [
+                take_rows(self._array(side, name), axis, side.rows, range(len(side.requests)))
+                for side in (large, small)
+            ]
+            rebuilt[name] = np.concatenate(sides, axis)
         self._resize(large, total, rebuilt)
 
     def keep(self, state: SubBatch, order: Sequence[int]) -> None:
         """Keep these rows, in this order (see `survivors`: rows only move forward, into holes)."""
-        slots = self.plan.slot_of
         holes = [row for row, origin in enumerate(order) if row != origin]
-        origins = [order[row] for row in holes]
-        into, out_of = np.array(holes, np.intp), np.array(origins, np.intp)
+        if holes:
+            into, out_of = np.array(holes, np.intp), np.array([order[row] for row in holes], np.intp)
+            for name in self._as_records[state.cursor]:
+                records = self._records(state, name)
+                records[into] = records[out_of]
         rebuilt: dict[str, Any] = {}
-        for name in self.plan.moved[state.cursor]:
-            boundary = self._partition.boundaries[name]
+        for boundary in self._rebuilt[state.cursor]:
+            value = self._array(state, boundary.name)
             if boundary.kind is Kind.SIZE:
-                rebuilt[name] = size_at(boundary, self._array(state, name), state.rows, len(order))
-            elif boundary.kind is not Kind.ROWS or boundary.axis is None:
-                continue
-            elif boundary.axis == 0 and name in slots:
-                if holes:
-                    records = self._records(state, name)
-                    records[into] = records[out_of]
+                rebuilt[boundary.name] = size_at(boundary, value, state.rows, len(order))
             else:
-                rebuilt[name] = take_rows(self._array(state, name), boundary.axis, state.rows, order)
+                assert boundary.axis is not None, "its rows lie on one"
+                rebuilt[boundary.name] = take_rows(value, boundary.axis, state.rows, order)
         self._resize(state, len(order), rebuilt)
 
     def _records(self, state: SubBatch, name: str) -> NDArray[Any]:
