@@ -52,6 +52,12 @@ class Column(NamedTuple):
         if len(rows) < len(target):
             target[len(rows) :] = rows[-1]
 
+    def solid(self, dtype: np.dtype[Any]) -> Column:
+        """The same as one array of this type, where it is one per row. Raises `ValueError` where they make none."""
+        if self.rows is None or isinstance(self.rows, np.ndarray):
+            return self
+        return Column(self.first, np.array(self.rows, dtype))
+
     def records(self, like: np.dtype[Any], record: np.dtype[Any]) -> NDArray[Any] | None:
         """The same memory with one opaque ``record`` per row, or a single one for all; None where rows of the type
         ``like`` do not lie so."""

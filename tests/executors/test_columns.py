@@ -36,6 +36,17 @@ def test_rows_that_are_all_alike() -> None:
     assert column.odd_shape() is None
 
 
+def test_rows_made_one_array() -> None:
+    """Arrays per row become one of the wanted type; what is one already stays; what makes none is refused."""
+    made = Column.of([np.array([1, 2]), np.array([3, 4])]).solid(np.dtype(np.float32))
+    assert isinstance(made.rows, np.ndarray)
+    assert (made.rows.dtype, made.rows.tolist()) == (np.float32, [[1, 2], [3, 4]])
+    assert made.solid(np.dtype(np.float32)) is made
+    assert Column(np.array(1)).solid(np.dtype(np.int64)).rows is None
+    with pytest.raises(ValueError, match="inhomogeneous"):
+        Column.of([np.zeros(2), np.zeros(3)]).solid(np.dtype(np.float32))
+
+
 def test_rows_as_records() -> None:
     """One element per row, of the same memory; None where rows lie apart, or are of another type or size."""
     block = np.stack(ROWS)

@@ -55,9 +55,15 @@ class LoopRowStore(RowStore):
 
     def begin(self, requests: Sequence[int], columns: Columns, signature: Hashable, rows: int) -> SubBatch:
         """See `RowStore.begin`; but rows that come to a loop often join others before they run, and lie with them then.
-        So they take no buffers before they must."""
+        So they take no buffers before they must. But all that can fail about them does so here, and not where others
+        would suffer from it. Raises `ValueError` for rows that are not of one shape and of numbers."""
         layout = self.layout(signature, {name: column.first for name, column in columns.items()})
         state = SubBatch(list(requests), rows, layout, self._nowhere)
+        if self._joins_directly:
+            columns = dict(columns)
+            for name in self._rows_given:
+                if name not in self._grown:
+                    columns[name] = columns[name].solid(layout.forms[name].dtype)
         state.awaited = columns
         return state
 

@@ -9,6 +9,7 @@ import pytest
 
 from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import Row
+from lazybatch.executors.columns import Column
 from lazybatch.executors.cycle import Cycle, Growth
 from lazybatch.executors.ort.loop_store import LoopRowStore
 from lazybatch.executors.ort.sub_batch import SubBatch
@@ -183,3 +184,11 @@ def test_newcomers_whose_rows_lie_apart_settle_before_they_join() -> None:
     assert other.awaited is None
     one.requests.append(2)
     assert store.peek(one, "h").tolist() == [[1, 1], [2, 2]]
+
+
+def test_newcomers_fail_where_they_come() -> None:
+    """Rows that make no batch are refused when they come, before those they would join are touched."""
+    store = store_of([rows("a", 2)], [rows("n", 2)], Cycle({"a": "n"}))
+    columns = {"a": Column.of([np.zeros(2, np.float32), np.array(["one", "two"])])}
+    with pytest.raises(ValueError, match="could not convert"):
+        store.begin([0, 1], columns, "s", 2)
