@@ -130,8 +130,9 @@ class Lane:
     times_ns: per node, by rows 0..max (None without a table); single_left_ns: per cursor, the time one row alone still
     needs (SingleInputExecTime with credit for progress; Algorithm 1, with the trips that cover most rows in loops).
     sums_ns: by rows 0..max, as they are executed, the time from the first node to each cursor (in loops, with the mean
-    number of trips). loop_latency: what a particular row of a graph with loops takes. rows_best: the largest batch
-    whose throughput is near the best (without a table: the largest).
+    number of trips). loop_latency: what a particular row of a graph with loops takes. trips_unknown: of a request that
+    says nothing of its trips. rows_best: the largest batch whose throughput is near the best (without a table: the
+    largest).
     """
 
     __slots__ = (
@@ -148,6 +149,7 @@ class Lane:
         "sums_ns",
         "table",
         "times_ns",
+        "trips_unknown",
     )
 
     def __init__(self, spec: LaneSpec, *, whole: bool = False) -> None:
@@ -155,6 +157,7 @@ class Lane:
         self.model = spec.graph.model
         self.nodes = len(spec.graph)
         self.loops = spec.graph.loops
+        self.trips_unknown = (None,) * len(self.loops)
         self.rows_max = spec.max_batch_size if spec.joinable else 1
         self.table: BatchTable | LoopTable
         if self.loops:

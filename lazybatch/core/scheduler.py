@@ -108,7 +108,7 @@ class Scheduler:
         located = self._flight.located
         if request.id in located:
             raise InvalidInput(f"request id {request.id} is in use")
-        if request.trips:
+        if request.trips and request.trips != lane.trips_unknown:
             lane.check(request)
         lane.queue.push(request)
         guarded = self._guarded

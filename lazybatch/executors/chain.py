@@ -252,7 +252,7 @@ class ChainExecutor(Generic[StateT]):
         """Behind the last node, back to the first: what is carried is its input there. Raises `ExecutionError`."""
         if state.cursor != len(self._partition.pieces):
             raise InvariantError(f"rows {state.requests} are not behind the last node, but at node {state.cursor}")
-        self.store.again(state)
+        self._store.again(state)  # type: ignore[attr-defined]
         state.cursor = 0
 
     def discard(self, sub_batch: int) -> None:

@@ -103,7 +103,10 @@ class Tape:
 
     def write(self, name: str, spots: Ints, values: Array) -> None:
         """One step per spot. Raises `ValueError` for another shape than the track's other steps have."""
-        self._track(name, values)[spots] = values
+        track = self._tracks.get(name)
+        if track is None or len(track) < self._pages_made << PAGE_BITS or track.shape[1:] != values.shape[1:]:
+            track = self._track(name, values)
+        track[spots] = values
 
     def read(self, name: str, spots: Ints) -> Array:
         """The steps at these spots, as an array of their own."""

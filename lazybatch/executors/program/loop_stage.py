@@ -27,6 +27,7 @@ from lazybatch.executors.tally import NEVER, Tally
 from lazybatch.executors.tape import Tape
 from lazybatch.program import Reference
 
+_BOOL = np.dtype(np.bool_)
 TAPES_MAX = 64
 """Signatures whose tapes are kept although no row has a place there."""
 
@@ -39,6 +40,7 @@ class LoopStage(ChainStage):
         assert plan.loop is not None, "it is a loop"
         self._loop: LoopPlan = plan.loop
         self._cycle = plan.loop.cycle
+        self._store = chain.store
         self._tapes: OrderedDict[Hashable, Tape] = OrderedDict()
         self._most = NEVER if plan.loop.most is None else plan.loop.most
         self.rounds = NEVER
@@ -96,7 +98,7 @@ class LoopStage(ChainStage):
         self.chain.advance(state, node)
 
     def _begin_iteration(self, state: Any) -> None:
-        tally, store, loop = state.tally, self.chain.store, self._loop
+        tally, store, loop = state.tally, self._store, self._loop
         if tally.news:
             for name in self._cycle.grown:
                 store.blank(state, name, tally.fresh)
@@ -149,11 +151,11 @@ class LoopStage(ChainStage):
         going = (~tally.over).nonzero()[0] if tally.overs else None
         positions = tally.position if going is None else tally.position[going]
         for name, growth in self._cycle.grown.items():
-            self.chain.store.extend(state, name, growth, going, positions)
+            self._store.extend(state, name, growth, going, positions)
 
     def _flags(self, state: Any, name: str) -> NDArray[np.bool_]:
-        flags = self.chain.store.peek(state, name)
-        if flags.dtype == np.bool_ and flags.shape == (len(state.requests),):
+        flags = self._store.peek(state, name)
+        if flags.dtype == _BOOL and flags.shape == (len(state.requests),):
             return flags
         if flags.size != len(state.requests):
             raise ExecutionError(
@@ -161,11 +163,11 @@ class LoopStage(ChainStage):
                 "one flag"
             )
         flags = flags.reshape(-1)
-        return flags if flags.dtype == np.bool_ else flags != 0
+        return flags if flags.dtype == _BOOL else flags != 0
 
     def _collect(self, state: Any) -> None:
         """Of all rows: those that are over took what they collected, and write over the last of it."""
-        tally, store = state.tally, self.chain.store
+        tally, store = state.tally, self._store
         spots = tally.find_spots()
         for name in self._loop.collect:
             try:
@@ -204,7 +206,7 @@ class LoopStage(ChainStage):
     ) -> None:
         """These rows made their last iteration, as many as ``made`` says: they take what is needed of it, before their
         state goes round."""
-        loop, tally, store = self._loop, state.tally, self.chain.store
+        loop, tally, store = self._loop, state.tally, self._store
         stage = self.plan.name
         finals = {name: store.peek(state, self._cycle.carried.get(name, name), name) for name in loop.states}
         kept = tally.tape.sequences(loop.collected, tally.places[leaving], made) if loop.collected else []
