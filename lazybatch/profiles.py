@@ -11,8 +11,9 @@ A model that is padded to several lengths has a table of the longest and, under 
 A file is a JSON object: "format", "version", "model", "batch_sizes", "provenance", "nodes" (each with "name" and, per
 batch size, "median_ns" and "high_ns"), and what a table may lack: "shorter", and "engine", the engine's own time per
 dispatch, measured on the same machine (`lazybatch.core.latency.EngineTime`): {"open_ns", "open_row_ns", "continue_ns",
-"continue_row_ns"}, whole nanoseconds, of which one that is left out is 0. Nodes' times never contain it. Without
-"engine" (older tables, those of other hardware) the engine counts as taking no time, in graphs with loops as well.
+"continue_row_ns", "move_ns", "move_row_ns"}, whole nanoseconds, of which one that is left out is 0. Nodes' times never
+contain it. Without "engine" (older tables, those of other hardware) the engine counts as taking no time, in graphs with
+loops as well.
 
 A table without a fingerprint or a machine (written by hand, synthetic) makes no claim that could be wrong: only its
 nodes are checked.

@@ -18,7 +18,7 @@ from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies.base import Policy
 from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.scheduler import Scheduler
-from lazybatch.core.task import Expired, Merge, Task
+from lazybatch.core.task import Completion, Expired, Merge, Task
 from lazybatch.errors import InvalidInput, Overloaded
 from lazybatch.executors.simulated_loops import TripCounter
 from lazybatch.metrics import Observer, Observers, Outcome
@@ -118,10 +118,17 @@ class _Run:
         trips: Mapping[int, Sequence[int]],
     ) -> None:
         self.scheduler = Scheduler(lanes, policy)
-        self.times_ns = {lane.model: lane.times_ns for lane in self.scheduler.lanes}
+        lanes_by_model = {lane.model: lane for lane in self.scheduler.lanes}
         for model, table in durations.items():
             # A lane of its own checks that the nodes are the same, and has the engine's time in its times.
-            self.times_ns[model] = Lane(replace(self.scheduler.lane_of(model).spec, latency=table)).times_ns
+            lanes_by_model[model] = Lane(replace(self.scheduler.lane_of(model).spec, latency=table))
+        self.times_ns = {model: lane.times_ns for model, lane in lanes_by_model.items()}
+        self.moving = {
+            model: lane.spec.latency.engine
+            for model, lane in lanes_by_model.items()
+            if lane.loops and lane.spec.latency is not None and lane.spec.latency.engine is not None
+        }
+        self.loops_first = {model for model in self.moving if lanes_by_model[model].loops[0].first == 0}
         self.requests = requests
         graphs = [spec.graph for spec in lanes]
         self.counter = TripCounter(graphs, requests, trips) if any(graph.loops for graph in graphs) else None
@@ -184,8 +191,23 @@ class _Run:
                 self._finish(now, done.finished)
             if done.merges:
                 self._merge(now, done.merges)
+            if self.moving:
+                now += self._moved_ns(task, done)
         self.dispatches, self.rows_run = dispatches, rows_run
         return self._result(start_ns, now)
+
+    def _moved_ns(self, task: Task, done: Completion) -> int:
+        """What the engine takes, after a node, for rows that came to others in a loop or left them."""
+        engine = self.moving.get(task.model)
+        if engine is None:
+            return 0
+        moves, rows = len(done.merges), 0
+        left = len(done.finished) + (0 if done.split is None else len(done.split.requests))
+        if 0 < left < task.rows:
+            moves, rows = moves + 1, left
+        if task.opened and task.model in self.loops_first:
+            moves, rows = moves + 1, rows + len(task.opened)
+        return round(engine.moving_ns(moves, rows))
 
     def _arrive(self, arrived: int, now: int) -> int:
         """Queue all that has come by now, from this position of the trace on; returns the position after them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import lazybatch as lb
+from lazybatch.core.graph import Loop
 from lazybatch.core.latency import EngineTime
 from lazybatch.core.task import Reason, Task
 from lazybatch.errors import ExecutionError
@@ -90,7 +90,8 @@ def test_no_more_nodes_run_than_are_needed() -> None:
 
 
 def test_a_gap_counts_for_what_came_before_it() -> None:
-    """Gaps before first nodes and others are told apart; what is not the engine's, and the warm-up, are left out."""
+    """Gaps before first nodes and others are told apart; what is not the engine's, and what came before the first node
+    of all, is left out."""
     clock = Clock()
     model = SpyModel(clock)
     gaps = dispatching._Gaps(SpyExecutor(model, 4), clock)
@@ -108,10 +109,10 @@ def test_a_gap_counts_for_what_came_before_it() -> None:
         clock.advance(7)
         dispatch(sub_batch, 1)
         gaps.close(sub_batch)
-        gaps.counting = True
-    first, second = model.table.node_ns(0, 2), model.table.node_ns(1, 2)
-    assert gaps.opening == [Gap(0, 2, 70, True, first)] * 2
-    assert gaps.continuing == [Gap(1, 2, 7, True, second)] * 2
+    assert gaps.opening == [Gap(0, 2, 70)] * 2
+    assert gaps.continuing == [Gap(1, 2, 7)] * 3
+    assert gaps.all == [Gap(1, 2, 7), Gap(0, 2, 70)] * 2 + [Gap(1, 2, 7)]
+    assert not gaps.moved, "rows that begin on a chain come to nobody"
 
 
 @pytest.mark.parametrize(
@@ -131,34 +132,58 @@ def test_the_line_through_few_and_many_rows(
     assert dispatching._line([Gap(0, *one) for one in few], [Gap(0, *one) for one in many]) == line
 
 
-def test_what_first_iterations_take_more_counts_for_newcomers() -> None:
-    """Node by node, before it and in it, against the iterations in between; what lies behind the loop is left out."""
-    clock = Clock()
-    mixed = dispatching._Gaps(SpyExecutor(SpyModel(clock), 4), clock)
-    mixed.opening = [Gap(0, 2, 100, joined=True, run_ns=1_000)] * 4
-    for node, first, other in ((1, 40, 10), (2, 5, 10)):
-        mixed.continuing += [Gap(node, 4, first, True, 500 + first), Gap(node, 4, other, False, 500)] * 4
-    mixed.continuing.append(Gap(3, 4, 99, False, 1))
-    assert dispatching._joining_ns(mixed, 20) == 100 + (30 + 40) + (-5 + 5) - 2 * 20
-    assert dispatching._joining_ns(mixed, 1_000) == 0
+def _mixed(moved: dict[int, int], *gaps: Gap) -> Any:
+    mixed = dispatching._Gaps(SpyExecutor(SpyModel(Clock()), 4), Clock())
+    mixed.moved.update(moved)
+    mixed.all.extend(gaps)
+    return mixed
 
 
-def test_rows_in_a_loop_come_and_go_one_by_one(tmp_path: Path) -> None:
-    """With eight rows in flight that make four iterations each, four leave and four join at every second step."""
+BODY = [Loop("body", 1, 3)]
+
+
+def test_what_moving_rows_in_loops_takes() -> None:
+    """Over all of a body's nodes, against quiet iterations: 10 ns quietly, 90 + 5 ns more where one row moved, 130 + 5
+    where five did, so 85 and 10 for each; nodes outside of the loop and a hiccup do not count."""
+    quiet = [Gap(node, 4, 10, step) for step in (1, 4, 7, 10) for node in (1, 2)]
+    moved = {step: 1 if step % 2 else 5 for step in (3, 5, 6, 8, 9, 12)}
+    after = [Gap(1, 4, 100 if rows == 1 else 140, step) for step, rows in moved.items()]
+    after += [Gap(2, 4, 15, step) for step in moved]
+    outside = [Gap(0, 4, 9_000, 3), Gap(3, 4, 9_000, 6)]
+    mixed = _mixed({**moved, 11: 1}, *quiet, *after, *outside, Gap(1, 4, 50_000, 11), Gap(2, 4, 10, 11))
+    assert dispatching._moving(mixed, BODY) == (85, 10)
+
+
+def test_moves_that_were_not_seen() -> None:
+    """Nothing quiet, nothing moved, or rows of one number only: what is not known counts as nothing."""
+    assert dispatching._moving(_mixed({0: 1}, Gap(1, 4, 10, 0)), BODY) == (0, 0)
+    assert dispatching._moving(_mixed({}, Gap(1, 4, 10, 0)), BODY) == (0, 0)
+    alike = _mixed({1: 2, 2: 2}, Gap(1, 4, 10, 0), Gap(1, 4, 50, 1), Gap(1, 4, 60, 2))
+    assert dispatching._moving(alike, BODY) == (45, 0)
+
+
+def test_rows_in_a_loop_come_and_go_few_and_many_in_turns(tmp_path: Path) -> None:
+    """Of eight rows in flight that make three iterations each one is alone, the others join it together at every fourth
+    step at most; they leave at other steps, and some iterations see nothing."""
     model = lb.load(write_program(tmp_path))
     executor: Any = model.executor(max_batch_size=8)
-    executor.limit((4,))
+    executor.limit((3,))
     rows = [model.admit({**model.sample_row(seed), "target": np.int64(ROOM)}) for seed in range(8)]
-    rows = [replace(row, trips=(4,)) for row in rows]
-    gaps = dispatching._Run(model, executor, rows, 8, True, 10**8, perf_counter_ns).gaps()
+    rows = [replace(row, trips=(3,)) for row in rows]
+    run = dispatching._Run(model, executor, rows, 8, True, 10**8, perf_counter_ns)
+    gaps = run.gaps()
     executor.shutdown()
-    assert {gap.rows for gap in gaps.opening} == {4}
-    assert {gap.rows for gap in gaps.continuing} == {8}
-    assert {gap.joined for gap in gaps.opening} == {True}
-    joined = [gap.joined for gap in gaps.continuing]
-    assert {True, False} == set(joined)
-    assert all(one is not other for one, other in pairwise(joined))
-    assert all(gap.ns > 0 for gap in gaps.opening + gaps.continuing)
+    assert len(gaps.moved) >= dispatching.MOVES_MIN
+    assert {1, 7} == set(gaps.moved.values())
+    assert set(range(gaps.steps)) - set(gaps.moved), "some are quiet"
+    assert all(gap.ns > 0 for gap in gaps.all)
+
+
+@pytest.mark.parametrize(("rounds", "made"), [(1, 1), (2, 2), (3, 3), (4, 3), (8, 7)])
+def test_rows_do_not_leave_where_others_join(rounds: int, made: int) -> None:
+    """Nobody who joins at a multiple of four is done at one."""
+    assert dispatching._odd(rounds) == made
+    assert made % dispatching._EVERY
 
 
 def test_a_row_that_fails_under_the_engine() -> None:

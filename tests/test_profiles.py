@@ -62,7 +62,7 @@ def test_round_trip(tmp_path: Path) -> None:
 def test_the_engines_time_is_kept_and_may_be_missing(tmp_path: Path) -> None:
     """Written where it was measured; what a file leaves out is 0, and a file without any says nothing of it."""
     path = tmp_path / "table.json"
-    measured = replace(TABLE, engine=EngineTime(5, 4, 3, 2))
+    measured = replace(TABLE, engine=EngineTime(5, 4, 3, 2, 6, 1))
     measured.save(path)
     assert LatencyTable.load(path).engine == measured.engine
     assert LatencyTable.load(damaged(path, {"engine": {"open_ns": 9}})).engine == EngineTime(9)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lazybatch.core.graph import Loop, NodeGraph
 from lazybatch.core.lane import LaneSpec
-from lazybatch.core.latency import LatencyTable
+from lazybatch.core.latency import EngineTime, LatencyTable
 from lazybatch.core.policies import Cellular, Continuous, GraphBatching, Policy, Serial
 from lazybatch.core.request import Request
 from lazybatch.core.task import Completion, Merge, Reason, Split, Task
@@ -85,6 +87,28 @@ def test_newcomers_to_a_loop_at_the_front_are_opened_and_joined_at_once() -> Non
     result = simulate([spec], Cellular(), [Request(0, "m", 0, trips=(3,)), Request(1, "m", 5, trips=(1,))])
     assert result.latencies_ns == {0: 10 + 12 + 10, 1: 10 + 12 - 5}
     assert (result.batches, result.preemptions, result.merges) == (2, 0, 1)
+
+
+def _moving(policy: Policy, arrivals: list[tuple[int, int]], graph: NodeGraph, table: LatencyTable) -> dict[int, int]:
+    """Latencies where moving takes 100 ns, and 1 for every row."""
+    lane = LaneSpec(graph, replace(table, engine=EngineTime(move_ns=100, move_row_ns=1)), max_batch_size=4)
+    requests = [Request(k, "m", at) for k, (at, _) in enumerate(arrivals)]
+    return simulate([lane], policy, requests, trips={k: (n,) for k, (_, n) in enumerate(arrivals)}).latencies_ns
+
+
+def test_rows_that_leave_others_take_the_engines_time() -> None:
+    """The first of two leaves the other, which takes 101; in a batch that ends as a whole nobody leaves anybody."""
+    assert _moving(Continuous(), [(0, 1), (0, 3)], GRAPH, TABLE) == {0: 72, 1: 72 + 101 + 10 + 10}
+    assert set(_moving(GraphBatching(), [(0, 1), (0, 3)], GRAPH, TABLE).values()) == {60 + 3 * 12}
+
+
+def test_rows_that_come_to_others_take_the_engines_time() -> None:
+    """A newcomer's encoder, then 100 for the merge; where a loop comes first, 101 for a row that begins in it."""
+    met = _moving(Continuous(), [(0, 5), (55, 5)], GRAPH, TABLE)
+    assert met[0] == 50 + 10 + 50 + 100 + 4 * 12
+    loop = LatencyTable("m", ("step",), (1, 4), ((10, 16),), ((10, 16),))
+    front = _moving(Continuous(), [(0, 2), (5, 3)], NodeGraph.chain("m", ("step",), [Loop("decoder", 0, 1)]), loop)
+    assert front == {0: 10 + 101 + 12, 1: (10 + 101 + 12) + 101 + 101 + 10 + 10 - 5}
 
 
 @pytest.mark.parametrize("trips", [None, {}, {0: (0,)}, {0: (1, 2)}])

@@ -113,10 +113,12 @@ def _telling(show: Callable[[float, str], None]) -> Callable[[Progress], None]:
 
 def _engine(engine: EngineTime, nodes: int) -> str:
     """What it takes besides, for people."""
-    words = f"{_line(engine.open_ns, engine.open_row_ns)} besides where a batch begins"
-    return (
-        words if nodes == 1 else f"{words}, {_line(engine.continue_ns, engine.continue_row_ns)} before any other node"
-    )
+    words = [f"{_line(engine.open_ns, engine.open_row_ns)} besides where a batch begins"]
+    if nodes > 1:
+        words.append(f"{_line(engine.continue_ns, engine.continue_row_ns)} before any other node")
+    if engine.move_ns:
+        words.append(f"{milliseconds(engine.move_ns / 1e6)} where rows join or leave a running loop")
+    return ", ".join(words)
 
 
 def _line(fixed_ns: int, row_ns: int) -> str:

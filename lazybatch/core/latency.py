@@ -11,7 +11,7 @@ along the last segment, but never cheaper per row than the largest profiled size
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate, pairwise
 
 from lazybatch.errors import InvalidInput
@@ -40,6 +40,8 @@ class EngineTime:
     open_ns, open_row_ns: before the graph's first node, with which a sub-batch begins, and more for each of its rows;
     the end of the sub-batch before it, with its results, is part of that. continue_ns, continue_row_ns: likewise before
     any other node. Of a graph that begins with a loop, whose first node mostly goes on, both are the same.
+    move_ns, move_row_ns: in loops, each time rows come to others or leave others that go on, and more for each of them.
+    Simulations reckon with it. Thresholds that did so, too, were no better: rows have to come and go sooner or later.
 
     Raises `InvalidInput` for what is not a whole number of nanoseconds, at least 0.
     """
@@ -48,9 +50,11 @@ class EngineTime:
     open_row_ns: int = 0
     continue_ns: int = 0
     continue_row_ns: int = 0
+    move_ns: int = 0
+    move_row_ns: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("open_ns", "open_row_ns", "continue_ns", "continue_row_ns"):
+        for name in (one.name for one in fields(self)):
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise InvalidInput(f"engine time: {name} must be a whole number of at least 0, got {value!r}")
@@ -60,6 +64,13 @@ class EngineTime:
         if node:
             return self.continue_ns + self.continue_row_ns * rows
         return self.open_ns + self.open_row_ns * rows
+
+    def moving_ns(self, moves: float, rows: float) -> float:
+        """The engine's time for moving rows in loops: how often, and how many in all."""
+        return self.move_ns * moves + self.move_row_ns * rows
+
+
+NO_TIME = EngineTime()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +158,10 @@ class LatencyTable:
 
     def dispatched(self) -> LatencyTable:
         """The table of what nodes take as the engine runs them: the engine's own time is part of every entry, and no
-        longer beside them. Where nothing is known of it, this table. `shorter` tables stay as they are."""
+        longer beside them, but for that of moving rows, which belongs to no node. Where nothing is known of it, this
+        table. `shorter` tables stay as they are."""
         engine = self.engine
-        if engine is None:
+        if engine is None or engine == (moving := EngineTime(move_ns=engine.move_ns, move_row_ns=engine.move_row_ns)):
             return self
         median_ns, high_ns = (
             tuple(
@@ -161,7 +173,7 @@ class LatencyTable:
             )
             for table in (self.median_ns, self.high_ns)
         )
-        return replace(self, median_ns=median_ns, high_ns=high_ns, engine=None)
+        return replace(self, median_ns=median_ns, high_ns=high_ns, engine=None if moving == NO_TIME else moving)
 
     def best_rows(self, rows_max: int) -> int:
         """The batch size of the highest throughput among 1..rows_max (the smallest of equals)."""

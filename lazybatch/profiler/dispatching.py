@@ -9,25 +9,28 @@ in them, whatever the machine's pace, nor the submitting of further rows. It run
 there are, of one row and of as many as fit; medians leave the machine's hiccups out. A gap before a graph's first node
 also holds the end of the batch before.
 
-In a loop an iteration takes longer after rows have come and gone, before its nodes and in them: states are moved. So in
-a third run rows join and leave at every second step. What the steps in between take less is counted where newcomers
-begin: letting rows in costs as much, and whole batches need not pay for it.
+In a loop the engine takes longer after rows have come or gone: states are moved, results handed out. So in a third run
+rows join now and then, few and many in turns, and leave between. What gaps are longer by after that, than in quiet
+iterations, is the time of moving rows. What their first iteration then takes more itself is not told from the noise of
+nodes, and left out.
 
 All of it happens in the calling thread: what callers that share the processor take depends on them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple, cast
 
+from lazybatch.core.graph import Loop
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import EngineTime
 from lazybatch.core.policies.continuous import Continuous
 from lazybatch.core.policies.graph_batching import GraphBatching
-from lazybatch.core.task import Completion, Task
+from lazybatch.core.task import Completion, Merge, Task
 from lazybatch.engine import Engine, RequestFuture, ServedModel
 from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import Executor, Model, Row
@@ -37,20 +40,23 @@ GAPS_MAX = 200
 """So many gaps before first nodes are enough. One is, where that already takes more than the budget: next to such nodes
 the engine's time is nothing."""
 
-_EVERY = 2
-"""Iterations from one joining to the next."""
+_EVERY = 4
+"""Iterations from one joining to the next; those who join leave at other ones."""
+MOVES_MIN, MOVES_MAX = 10, 100
+"""Times that rows come and go: fewer than the first say nothing, and are waited for, up to twice the time there is."""
+_MIXED_ROWS = 8
+"""In flight where rows come and go: what moving takes hardly depends on those who stay, and more rows are slower."""
 ITERATIONS_MAX = 8
 """Of a row in each loop: they only have to be begun and ended."""
 
 
 class Gap(NamedTuple):
-    """Before a node that ran with so many rows. joined: in the first iteration of newcomers. run_ns: of the node."""
+    """Before a node that ran with so many rows. step: iterations that had ended before it."""
 
     node: int
     rows: int
     ns: int
-    joined: bool = False
-    run_ns: int = 0
+    step: int = 0
 
 
 def engine_time(
@@ -71,26 +77,30 @@ def engine_time(
     """
     loops = model.graph.loops
     if loops:
-        rounds = [min(count, ITERATIONS_MAX) for count in rounds]
+        rounds = [_odd(min(count, ITERATIONS_MAX)) for count in rounds]
         rows = [replace(row, trips=tuple(rounds)) for row in rows]
         limit = getattr(executor, "limit", None)
         if limit is not None:
             limit(rounds)
 
     def run(most: int, mixed: bool) -> _Gaps:
-        return _Run(model, executor, rows, most, mixed, budget_ns // (3 if loops else 2), clock_ns).gaps()
+        return _Run(model, executor, rows, most, mixed, budget_ns // (4 if loops and not mixed else 2), clock_ns).gaps()
 
     few = run(1, mixed=False)
     many = run(size, mixed=False) if size > 1 else few
     opened, goes_on = _line(few.opening, many.opening), _line(few.continuing, many.continuing)
     if not loops:
         return EngineTime(*opened) if getattr(executor, "runs_ahead", False) else EngineTime(*opened, *goes_on)
-    mixed = run(size, mixed=True)
-    if loops[0].first == 0:
-        # Iterations are most of what is dispatched at such a first node, and newcomers join them.
-        both = _line(few.opening + few.continuing, mixed.opening + mixed.continuing)
-        return EngineTime(*both, *both)
-    return EngineTime(_joining_ns(mixed, opened[1]), opened[1], *goes_on)
+    move_ns, move_row_ns = _moving(run(min(size, _MIXED_ROWS), mixed=True), loops) if size > 1 else (0, 0)
+    if loops[0].first == 0:  # iterations are most of what is dispatched at such a first node
+        return EngineTime(*goes_on, *goes_on, move_ns, move_row_ns)
+    # A row's beginning and its results are in what it takes where its sub-batch begins.
+    return EngineTime(*opened, *goes_on, move_ns, max(0, move_row_ns - opened[1]))
+
+
+def _odd(rounds: int) -> int:
+    """So that rows do not leave at the steps at which others join."""
+    return rounds if rounds % 2 or rounds < 3 else rounds - 1
 
 
 def _line(few: Sequence[Gap], many: Sequence[Gap]) -> tuple[int, int]:
@@ -105,15 +115,21 @@ def _line(few: Sequence[Gap], many: Sequence[Gap]) -> tuple[int, int]:
     return (round(fixed), round(per_row)) if fixed > 0 else (0, round(high_ns / most))
 
 
-def _joining_ns(mixed: _Gaps, row_ns: int) -> int:
-    """What letting rows into a loop takes besides so much per row, with what their first iteration then takes more."""
-    rows, joining_ns = _median(mixed.opening)
-    for node in {gap.node for gap in mixed.continuing}:
-        there = [gap for gap in mixed.continuing if gap.node == node]
-        fresh, usual = ([gap.ns + gap.run_ns for gap in there if gap.joined is joined] for joined in (True, False))
-        if fresh and usual:
-            joining_ns += median(fresh) - median(usual)
-    return max(0, round(joining_ns - row_ns * rows))
+def _moving(mixed: _Gaps, loops: Sequence[Loop]) -> tuple[int, int]:
+    """What the engine takes more after rows came or went, once, and more for each of these rows."""
+    inside = [gap for gap in mixed.all if any(loop.first <= gap.node < loop.stop for loop in loops)]
+    quiet = [gap.ns for gap in inside if gap.step not in mixed.moved]
+    if not quiet or not any(gap.step in mixed.moved for gap in inside):
+        return 0, 0
+    usual_ns = median(quiet)
+    more_ns: dict[int, int] = {}
+    for gap in inside:
+        if gap.step in mixed.moved:
+            more_ns[gap.step] = more_ns.get(gap.step, 0) + round(gap.ns - usual_ns)
+    moved = sorted(Gap(0, mixed.moved[step], max(0, ns)) for step, ns in more_ns.items())
+    middle = (moved[0].rows + moved[-1].rows) / 2
+    few, many = ([gap for gap in moved if (gap.rows > middle) is more] for more in (False, True))
+    return _line(few, many or few)
 
 
 def _median(gaps: Sequence[Gap]) -> tuple[float, float]:
@@ -121,23 +137,25 @@ def _median(gaps: Sequence[Gap]) -> tuple[float, float]:
 
 
 class _Gaps(Observer):
-    """Between an engine and its executor: notes how long after the end of a node the next one starts, once `counting`.
+    """Between an engine and its executor: notes how long after the end of a node the next one starts.
 
-    steps: iterations so far.
+    steps: iterations so far. moved: by how many had ended before, the rows that came to others in a loop or left them
+    then. loops_first: whether newcomers begin in a loop. all: gaps of both kinds in the order of time.
     """
 
-    def __init__(self, executor: Executor, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, executor: Executor, clock_ns: Callable[[], int], *, loops_first: bool = False) -> None:
         self.opening: list[Gap] = []
         self.continuing: list[Gap] = []
-        self.counting = False
+        self.all: list[Gap] = []
         self.steps = 0
+        self.moved: Counter[int] = Counter()
+        self._came: dict[int, int] = {}
+        self._loops_first = loops_first
         self._executor = executor
         self._clock_ns = clock_ns
         self._longest_ns = 0
         self._end_ns: int | None = None
         self._gap_ns: int | None = None
-        self._run_ns = 0
-        self._joined = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)
@@ -158,8 +176,7 @@ class _Gaps(Observer):
         self._gap_ns = None if self._end_ns is None else start_ns - self._end_ns
         done = self._executor.run(sub_batch, node)
         self._end_ns = self._clock_ns()
-        self._run_ns = self._end_ns - start_ns
-        self._longest_ns = max(self._longest_ns, self._run_ns)
+        self._longest_ns = max(self._longest_ns, self._end_ns - start_ns)
         return done
 
     def shutdown(self) -> None:
@@ -167,15 +184,25 @@ class _Gaps(Observer):
 
     def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
         """See `Observer.dispatched`: the engine says what has just run."""
-        self._joined |= bool(task.opened)
-        if self.counting and self._gap_ns is not None:
-            gap = Gap(task.node, task.rows, self._gap_ns, self._joined, self._run_ns)
+        if task.opened:
+            self._came[task.sub_batch] = len(task.opened)
+            if self._loops_first:
+                self.moved[self.steps] += len(task.opened)
+        if self._gap_ns is not None:
+            gap = Gap(task.node, task.rows, self._gap_ns, self.steps)
             (self.opening if task.opened else self.continuing).append(gap)
+            self.all.append(gap)
 
     def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
         """See `Observer.stepped`."""
         self.steps += 1
-        self._joined = False
+        left = len(completion.finished) + (0 if completion.split is None else len(completion.split.requests))
+        if 0 < left < task.rows:
+            self.moved[self.steps] += left
+
+    def merged(self, now_ns: int, merge: Merge) -> None:
+        """See `Observer.merged`."""
+        self.moved[self.steps] += self._came.get(merge.source, 0)
 
 
 class _Run:
@@ -191,17 +218,15 @@ class _Run:
         budget_ns: int,
         clock_ns: Callable[[], int],
     ) -> None:
-        self._until_ns = clock_ns() + budget_ns
+        self._until_ns, self._budget_ns = clock_ns() + budget_ns, budget_ns
         self._clock_ns = clock_ns
         self._rows = rows
         self._size = size
-        # Those that join a loop at once: as many as leave it, when all stand at different iterations.
-        iterations = sum(count or 1 for count in rows[0].trips)
-        self._share = min(size, -(-_EVERY * size // iterations)) if mixed else size
         self._mixed = mixed
         self._submitted = 0
         self._open: list[RequestFuture] = []
-        self._gaps = _Gaps(executor, clock_ns)
+        loops = model.graph.loops
+        self._gaps = _Gaps(executor, clock_ns, loops_first=bool(loops) and loops[0].first == 0)
         spec = LaneSpec(
             model.graph,
             max_batch_size=size,
@@ -217,26 +242,36 @@ class _Run:
     def gaps(self) -> _Gaps:
         """Those between nodes, when enough were seen."""
         try:
-            while not self._gaps.enough(self._until_ns):
+            while not (self._moved_enough() if self._mixed else self._gaps.enough(self._until_ns)):
                 self._feed()
                 self._engine.step()
         finally:
             self._engine.shutdown(drain=False)
         return self._gaps
 
+    def _moved_enough(self) -> bool:
+        late_ns, moves = self._clock_ns() - self._until_ns, len(self._gaps.moved)
+        return moves >= MOVES_MAX or late_ns >= (0 if moves >= MOVES_MIN else self._budget_ns)
+
     def _feed(self) -> None:
-        """Submit what is missing to what should be in flight or wait: always the next batch, or few by few."""
+        """Submit what is missing to what should be in flight or wait."""
         start_ns = self._clock_ns()
         for future in self._open:
             error = future.exception() if future.done() else None
             if error is not None:
                 raise ExecutionError(f"with {self._size} rows in flight under the engine: {error}") from error
         self._open = [future for future in self._open if not future.done()]
-        most = self._size + self._share
-        wanted = min(most, self._share * (1 + self._gaps.steps // _EVERY)) if self._mixed else most
-        numbers = range(self._submitted, self._submitted + max(0, wanted - len(self._open)))
+        numbers = range(self._submitted, self._submitted + max(0, self._wanted() - len(self._open)))
         if numbers:
             self._open += self._engine.submit(self._model, [self._rows[k % len(self._rows)] for k in numbers])
             self._submitted = numbers.stop
         self._gaps.apart(self._clock_ns() - start_ns)
-        self._gaps.counting = wanted == most
+
+    def _wanted(self) -> int:
+        """Rows that should be in flight or wait: the next batch is always there; or one row begins, others join it,
+        and who leaves is replaced later, so that few move and many, and some iterations see nothing of it."""
+        if not self._mixed:
+            return 2 * self._size
+        if not self._open:
+            return 1
+        return 0 if self._gaps.steps % _EVERY else self._size

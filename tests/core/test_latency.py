@@ -86,6 +86,17 @@ def test_what_the_engine_takes_is_part_of_every_entry_of_the_dispatched_table() 
     assert measured.weighted((1, 3)).engine is None, "the weights are of the nodes alone"
 
 
+def test_what_moving_rows_takes_belongs_to_no_node() -> None:
+    """It stays beside the dispatched table's times, and is a time per move and one per row."""
+    plain = table((100, 160))
+    moving = EngineTime(move_ns=50, move_row_ns=3)
+    more = replace(plain, engine=replace(moving, open_ns=7)).dispatched()
+    assert (more.node_ns(0, 2), more.engine) == (plain.node_ns(0, 2) + 7, moving)
+    assert more.dispatched() is more
+    assert moving.moving_ns(2, 5) == 115
+    assert EngineTime(9, 9, 9, 9).moving_ns(2, 5) == 0
+
+
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, None])
 def test_an_engine_time_is_whole_nanoseconds(wrong: Any) -> None:
     """What is none names the field and the value; nothing given is nothing taken."""
