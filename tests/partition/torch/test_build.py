@@ -30,6 +30,16 @@ def test_pieces_make_up_the_whole() -> None:
     assert any("conv2d" in piece.name for piece in partition.pieces)
 
 
+def test_weights_are_at_hand() -> None:
+    """A plain look-up finds every weight of a piece: the very tensor, which the module knows as its own as well."""
+    graph = flat(sound("residual"))
+    for module in modules(graph, [1]):
+        read = {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}
+        own = dict([*module.named_parameters(), *module.named_buffers()])
+        assert read
+        assert all(module.__dict__[name] is own[name] is getattr(graph.root, name) for name in read)
+
+
 def test_no_tuple_crosses_a_cut() -> None:
     """What an operator with several results makes is taken apart in the same piece."""
     graph = flat(sound("picks"))
