@@ -10,7 +10,8 @@ seed, in one process. The rate that ours must still sustain is 1.5 times the lar
 within the time that 99 % of theirs took there.
 
 Every run is simulated as well: predicted, with the profile made before it, and once more with nodes as fast as they
-were in that very run, which tells a simulator that is wrong from a machine that has changed.
+were in that very run, which tells a simulator that is wrong from a machine that has changed. And every policy is
+simulated at the pace that the machine had in the others' runs: so they are compared at one pace.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -226,15 +227,15 @@ def simulated_ns(
     return [end_ns - at_ns + answer_ns for end_ns, at_ns in zip(ends_ns, outcome.submit_ns, strict=True)]
 
 
-def row_of(bench: Bench, one: Variant, offers: Sequence[Offer]) -> dict[str, Any]:
-    """One run: live, predicted by the profile, and simulated with nodes as fast as they were."""
+def row_of(bench: Bench, one: Variant, offers: Sequence[Offer]) -> tuple[dict[str, Any], Ends, Pace]:
+    """One run: live, and predicted by the profile; and what happened, for simulations."""
     outcome, pace, mean_rows = run(bench, one, offers)
     first = int(WARM_UP * len(offers))
     kept = [ns for ns in outcome.latencies_ns[first:] if ns is not None]
     if not kept:
         raise InvalidInput("a run answered no call at all: give it more --seconds, or less load")
-    predicted, simulated = (simulated_ns(bench, one, offers, outcome, known)[first:] for known in (None, pace))
-    return {
+    predicted = simulated_ns(bench, one, offers, outcome)[first:]
+    row = {
         "what": "run",
         "policy": one.title,
         "requests": len(offers),
@@ -244,9 +245,26 @@ def row_of(bench: Bench, one: Variant, offers: Sequence[Offer]) -> dict[str, Any
         "mean_rows": mean_rows,
         "latencies_ms": [round(ns / 1e6, 3) for ns in kept],
         "predicted_mean_ms": statistics.fmean(predicted) / 1e6,
-        "simulated_mean_ms": statistics.fmean(simulated) / 1e6,
         "submit_lag_p99_ms": outcome.lag_p99_ms,
     }
+    return row, outcome, pace
+
+
+def runs_of(
+    bench: Bench, compared: Sequence[Variant], offers: Sequence[Offer], tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """One run per policy, and each simulated at the pace of all of these runs. tell: called with each title."""
+    made = []
+    for one in compared:
+        tell(one.title)
+        made.append((one, *row_of(bench, one, offers)))
+    first = int(WARM_UP * len(offers))
+    for one, row, _, _ in made:
+        row["simulated_mean_ms_at_pace_of"] = {
+            other.title: statistics.fmean(simulated_ns(bench, one, offers, outcome, pace)[first:]) / 1e6
+            for other, _, outcome, pace in made
+        }
+    return [row for _, row, _, _ in made]
 
 
 def offers_at(bench: Bench, rate_rps: float, seconds: float, seed: int) -> list[Offer]:
@@ -285,11 +303,15 @@ def compare(bench: Bench, report: Report, chosen: argparse.Namespace, capacities
             rate_rps = load * capacities[load_of] / pace
             offers = offers_at(bench, rate_rps, chosen.seconds, seed)
             cell = {"model": chosen.model, "load_of": load_of, "load": load, "rate_rps": rate_rps, "seed": seed}
-            for one in in_turns(compared, seed):
-                progress_bar(done, total, f"{one.title} at {load:g} of {load_of}, seed {seed}")
-                report.rows.append(row_of(bench, one, offers) | cell)
+
+            def tell(title: str, text: str = f"at {load:g} of {load_of}, seed {seed}") -> None:
+                nonlocal done
+                progress_bar(done, total, f"{title} {text}")
                 done += 1
-            pace = statistics.median(row["pace"] for row in report.rows[-len(compared) :])
+
+            found = runs_of(bench, in_turns(compared, seed), offers, tell)
+            report.rows += [row | cell for row in found]
+            pace = statistics.median(row["pace"] for row in found)
         report.save(chosen.json)
 
 

@@ -71,6 +71,8 @@ class Pace(Observer):
     def answer_ns(self, latencies_ns: Sequence[int | None]) -> int:
         """What callers wait longer than the engine takes, the median. latencies_ns: theirs, in order of arrival."""
         seen = [self._latencies_ns.get(request) for request in sorted(self._arrivals_ns)]
+        if len(seen) != len(latencies_ns):  # some were refused, and which ones is not seen here
+            return 0
         both = zip(latencies_ns, seen, strict=True)
         longer = [theirs - ours for theirs, ours in both if theirs is not None and ours is not None]
         return round(statistics.median(longer)) if longer else 0

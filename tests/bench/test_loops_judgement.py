@@ -13,7 +13,14 @@ from bench.common import Report
 from lazybatch.errors import InvalidInput
 
 
-def _run(policy: str, load: tuple[str, float], seed: int, live_ms: float, simulated_ms: float = 1.0) -> dict[str, Any]:
+def _run(
+    policy: str,
+    load: tuple[str, float],
+    seed: int,
+    live_ms: float,
+    simulated_ms: float = 1.0,
+    at_pace: dict[str, float] | None = None,
+) -> dict[str, Any]:
     return {
         "what": "run",
         "model": "m",
@@ -27,7 +34,7 @@ def _run(policy: str, load: tuple[str, float], seed: int, live_ms: float, simula
         "mean_rows": 2.0,
         "latencies_ms": [live_ms] * 9 + [2 * live_ms],
         "predicted_mean_ms": simulated_ms,
-        "simulated_mean_ms": 1.1 * live_ms,
+        "simulated_mean_ms_at_pace_of": at_pace or {policy: 1.1 * live_ms},
     }
 
 
@@ -41,10 +48,14 @@ def _report() -> Report:
     report.rows.append({"what": "capacity", "policy": "graph:0", "rps": 10.0})
     report.rows.append({"what": "capacity", "policy": "continuous", "rps": 20.0})
     for seed, ms in ((3, 30.0), (1, 10.0), (2, 100.0)):
-        report.rows.append(_run("lookahead", GRAPH_LOAD, seed, ms))
-        report.rows.append(_run("graph:0", GRAPH_LOAD, seed, 6 * ms if seed < 3 else 1.0))
-        report.rows.append(_run("continuous", CONTINUOUS_LOAD, seed, 2 * ms))
-        report.rows.append(_run("lookahead", CONTINUOUS_LOAD, seed, ms))
+        graph_ms = 6 * ms if seed < 3 else 1.0
+        ours = {"lookahead": 1.1 * ms, "graph:0": 1.1 * ms, "continuous": 2.2 * ms}
+        graph = {"lookahead": 2.2 * ms, "graph:0": 8.8 * ms}
+        continuous = {"lookahead": 1.1 * ms, "continuous": 8.8 * ms}
+        report.rows.append(_run("lookahead", GRAPH_LOAD, seed, ms, at_pace=ours))
+        report.rows.append(_run("graph:0", GRAPH_LOAD, seed, graph_ms, at_pace=graph))
+        report.rows.append(_run("continuous", CONTINUOUS_LOAD, seed, 2 * ms, at_pace=continuous))
+        report.rows.append(_run("lookahead", CONTINUOUS_LOAD, seed, ms, at_pace=ours))
     report.rows.append({"what": "sustained", "rate_rps": 13.5, "sla_ms": 60.0, "met": [1.0, 0.2, 0.995]})
     return report
 
@@ -58,10 +69,21 @@ def test_figures_are_medians_of_the_seeds_ratios() -> None:
     assert figures["p99_over_graph/0.9 of graph"] == (pytest.approx(1 / 6), True)
     assert figures["mean_continuous_over_ours/0.95 of continuous"] == (pytest.approx(2.0), True)
     assert figures["mean_over_continuous/0.95 of continuous"] == (pytest.approx(0.5), True)
+    at_one_pace = (pytest.approx((2 * 8) ** 0.5), True)
+    assert figures["mean_graph_over_ours, simulated at one pace/0.9 of graph"] == at_one_pace
+    assert figures["mean_over_continuous, simulated at one pace/0.95 of continuous"][0] == pytest.approx(0.5)
     assert figures["predicted_mean_off/lookahead/0.9 of graph"] == (pytest.approx(1 - 1 / 33), False)
     assert figures["simulated_mean_off/lookahead/0.9 of graph"] == (pytest.approx(0.0), True)
     assert figures["met_at_1.5_times_the_rate"] == (0.995, True)
     assert figures["failed_calls"] == (0, True)
+
+
+def test_runs_without_a_counterpart_are_left_out() -> None:
+    """Only seeds that both policies ran are compared."""
+    report = _report()
+    report.rows = [row for row in report.rows if (row.get("policy"), row.get("seed")) != ("graph:0", 3)]
+    cell = next(loops_judgement.cells(report.rows))
+    assert cell.ratio("graph:0", "lookahead") == pytest.approx((6.0, 6.0, 6.0))
 
 
 def test_p99_is_of_all_seeds_together() -> None:
@@ -77,7 +99,10 @@ def test_the_page_has_a_section_per_model_and_all_figures() -> None:
     text = loops_judgement.page([document])
     assert "## m\n" in text
     assert "3 seeds. Whole batches serve 10 rows/s, joining at every step 20." in text
-    assert "| 0.9 of graph | graph:0 | 1.10 | 66 | 120 | 100 % | 2.0 | 6.00 (0.03 to 6.00) |" in text
+    line = (
+        "| 0.9 of graph | graph:0 | 1.10 | 66 | 120 | 100 % | 2.0 | 6.00 (0.03 to 6.00) | 6.00 (0.03 to 6.00) | 4.00 "
+    )
+    assert line in text
     assert "100 %, 20 %, 99.5 % of the rows (by seed) were within 60 ms" in text
     assert "| predicted_mean_off/lookahead/0.9 of graph | <= 0.15 | **0.97, missed** |" in text
 

@@ -55,6 +55,8 @@ def test_the_whole_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         for cell in (("graph", 0.5), ("graph", 0.9), ("continuous", 0.95))
     }
     assert all(row["failed"] == 0 and row["pace"] > 0 and row["predicted_mean_ms"] > 0 for row in runs)
+    titles = {row["policy"] for row in runs}
+    assert all(set(row["simulated_mean_ms_at_pace_of"]) == titles for row in runs)
     assert "met_at_1.5_times_the_rate" in document["figures"]
     assert "capacity of graph:0" in capsys.readouterr().out
     assert loops_judgement.main(loops_judgement.options().parse_args([str(path)])) == 0

@@ -72,6 +72,7 @@ def test_what_callers_wait_longer() -> None:
         pace.exited(100, Request(number, "m", 10 * number, 10**9), Outcome.COMPLETED, 50)
     assert pace.answer_ns([107, 94, 85, 400]) == 5
     assert pace.answer_ns([None, None, None, None]) == 0
+    assert pace.answer_ns([107, 94, 85, 400, None]) == 0, "one was refused, and which one is not known"
 
 
 def test_the_second_clock_stands_for_a_machine_of_constant_pace() -> None:
