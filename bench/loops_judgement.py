@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import Report, run_script
-from bench.paired import SURE, Middle, middle
+from bench.paired import AT_PACE, ONE_PACE, SURE, Middle, at_one_pace, middle
 from lazybatch.errors import InvalidInput
 from lazybatch.metrics import latency_summary
 
@@ -32,10 +32,6 @@ SUSTAINED_MEET = 0.99
 NOISE = 0.05
 """By so much a live ratio may miss 1 and still be called equal."""
 WITHIN = 0.15
-
-AT_PACE = "simulated_mean_ms_at_pace_of"
-"""In a run's row: by policy, the mean as it would have been at the pace that the machine had in that policy's run."""
-ONE_PACE = ", simulated at one pace"
 
 Rows = Sequence[Mapping[str, Any]]
 Load = tuple[str, float]
@@ -68,11 +64,7 @@ class Cell(NamedTuple):
 
     def at_one_pace(self, over: str, under: str) -> Middle:
         """The same of the means, simulated: both at the pace of the one's run, and of the other's."""
-        ratios = []
-        for one, other in self.pairs(over, under):
-            both = [one[AT_PACE][owner] / other[AT_PACE][owner] for owner in (over, under)]
-            ratios.append(statistics.geometric_mean(both))
-        return middle(ratios)
+        return middle([at_one_pace(one, other) for one, other in self.pairs(over, under)])
 
     def off(self, policy: str, kind: str) -> Middle:
         """What was "predicted" before the run, or "simulated" at its pace, over what the mean was."""

@@ -31,7 +31,7 @@ from bench import loops_judgement
 from bench.common import Report, fill_in, parser, progress, progress_bar, progress_end, run_script
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.loops_judgement import CONTINUOUS, GRAPH, OURS
-from bench.paired import STEADY, Pace, in_turns
+from bench.paired import AT_PACE, STEADY, Pace, in_turns
 from bench.programs import LOOPED, Looped, looped
 from bench.variants import Variant, variants
 from lazybatch.config import whole
@@ -260,7 +260,7 @@ def runs_of(
         made.append((one, *row_of(bench, one, offers)))
     first = int(WARM_UP * len(offers))
     for one, row, _, _ in made:
-        row["simulated_mean_ms_at_pace_of"] = {
+        row[AT_PACE] = {
             other.title: statistics.fmean(simulated_ns(bench, one, offers, outcome, pace)[first:]) / 1e6
             for other, _, outcome, pace in made
         }

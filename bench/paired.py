@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import comb
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.request import Request
@@ -26,6 +26,10 @@ from lazybatch.metrics import Observer, Outcome
 SURE = 0.9
 """How likely the interval around a median holds the true one."""
 
+AT_PACE = "simulated_mean_ms_at_pace_of"
+"""In a run's row: by policy, the mean as it would have been at the pace that the machine had in that policy's run."""
+ONE_PACE = ", simulated at one pace"
+"""In a figure's name."""
 PIECE_NS = 100_000_000
 """How long the pace is taken for constant: some nodes at least, and no longer than machines take to change."""
 
@@ -205,3 +209,12 @@ def middle(values: Sequence[float]) -> Middle:
         cut += 1
         below += comb(count, cut)
     return Middle(statistics.median(ordered), ordered[cut], ordered[count - 1 - cut])
+
+
+def at_one_pace(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """A run's mean over another's, simulated: both at the pace of the one, and both at the pace of the other.
+
+    The rows of two runs of the same arrivals; see `AT_PACE`.
+    """
+    owners = (one["policy"], other["policy"])
+    return statistics.geometric_mean(one[AT_PACE][owner] / other[AT_PACE][owner] for owner in owners)

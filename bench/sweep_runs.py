@@ -18,11 +18,12 @@ from bench.live import Ends, ends, schedule, serve, warm
 from bench.models import Batch
 from bench.paired import Pace, in_turns
 from bench.sweep_loops import Loops, alone_ns, as_lengths
-from bench.variants import Variant, joinable
+from bench.variants import Variant, controls_for, joinable
 from lazybatch.core.control import Control
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies.joining import LoopControls
+from lazybatch.core.request import Request
 from lazybatch.executors.base import Model
 from lazybatch.metrics import latency_summary
 from lazybatch.simulator import requests_from, simulate
@@ -152,6 +153,11 @@ def simulated(setting: Setting, run: Run) -> list[Row]:
 
 def live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run) -> list[Row]:
     """The rows of one run through a batcher of its own: warmed up, then offered open loop."""
+    return seen_live(setting, model, inputs, run)[0]
+
+
+def seen_live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run) -> tuple[list[Row], Ends, Pace]:
+    """The same, with what happened, for `mean_ms_at_pace`."""
     arrivals_ns = setting.arrivals_ns(run.rate_rps, run.requests, run.seed)
     pace = Pace(setting.table, setting.rows_max)
     with lb.LazyBatcher(
@@ -177,7 +183,27 @@ def live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run) -> l
         "merges": after.merges - before.merges,
         "policy_failures": after.policy_failures - before.policy_failures,
     }
-    return [row | counted for row in _rows(setting, run, outcome, simulated=False)]
+    return [row | counted for row in _rows(setting, run, outcome, simulated=False)], outcome, pace
+
+
+def mean_ms_at_pace(setting: Setting, run: Run, outcome: Ends, pace: Pace) -> float:
+    """The mean of a run in virtual time, with calls as they were submitted in a live one of the same arrivals, and at
+    the pace that it had. For models without loops."""
+    lane, model = setting.lane(round(run.targets_ms[0] * MS)), setting.table.model
+    clock, told_ns = pace.clock(outcome.submit_ns[0]), round(run.targets_ms[0] * MS)
+    requests = [
+        Request(number, model, clock.work_at(at_ns), clock.work_at(at_ns + told_ns))
+        for number, at_ns in enumerate(outcome.submit_ns)
+    ]
+    policy = run.variant.simulated(controls_for([run.variant], [lane]))
+    found = simulate([lane], policy, requests, durations={model: pace.table()}).latencies_ns
+    answer_ns, first = pace.answer_ns(outcome.latencies_ns), int(WARM_UP * len(requests))
+    judged = [
+        clock.wall_at(request.arrival_ns + found[request.id]) - at_ns + answer_ns
+        for request, at_ns in zip(requests[first:], outcome.submit_ns[first:], strict=True)
+        if request.id in found
+    ]
+    return sum(judged) / max(1, len(judged)) / MS
 
 
 def _rows(setting: Setting, run: Run, outcome: Ends, *, simulated: bool) -> list[Row]:

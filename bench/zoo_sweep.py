@@ -6,6 +6,8 @@ Must not know: how one model is swept (`sla_sweep`).
 A cell is a model, a load and an SLA target. All policies serve the same arrivals in turns, seed by seed. Ratios are
 taken seed by seed, between runs that follow one another; what is judged is their median (`paired`). A load is a share
 of what the machine can serve at the pace it had a moment ago, so that one that has become slower is not overloaded.
+Models without loops are simulated as well, every policy at the pace that the machine had in its own run and in the
+others': so policies are compared at one pace, too, and the simulator with what really happened.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import sla_sweep, sweep_options, sweep_runs
 from bench.common import Report, fill_in, make_folder, parser, progress, progress_bar, progress_end, run_script
-from bench.paired import SURE, Middle, in_turns, middle
+from bench.paired import AT_PACE, ONE_PACE, SURE, Middle, at_one_pace, in_turns, middle
 from bench.sweep_runs import Row
 from bench.variants import variants
 from lazybatch.config import whole
@@ -67,6 +69,7 @@ class Cell:
     mean_ms: dict[str, list[float]] = field(default_factory=dict)
     p99_ms: dict[str, list[float]] = field(default_factory=dict)
     paces: dict[str, list[float]] = field(default_factory=dict)
+    rows: dict[str, list[Row]] = field(default_factory=dict, repr=False)
     met: dict[str, float] = field(default_factory=dict)
 
     def over(self, other: str, measure: str = "mean_ms") -> Middle:
@@ -77,6 +80,18 @@ class Cell:
         """Ours over another's, seed by seed."""
         values = getattr(self, measure)
         return [ours / theirs for ours, theirs in zip(values[OURS], values[other], strict=True)]
+
+    def at_one_pace(self, other: str) -> Middle | None:
+        """The same of the means, simulated at the pace of both runs; None where that was not done."""
+        if any(AT_PACE not in row for title in (OURS, other) for row in self.rows[title]):
+            return None
+        return middle([at_one_pace(*pair) for pair in zip(self.rows[OURS], self.rows[other], strict=True)])
+
+    def simulated(self, title: str) -> float | None:
+        """A policy's mean simulated at its pace over the real one, the median of the seeds; None likewise."""
+        if any(AT_PACE not in row for row in self.rows[title]):
+            return None
+        return statistics.median(row[AT_PACE][title] / row["mean_ms"] for row in self.rows[title])
 
     def best_other(self, measure: str = "mean_ms") -> str:
         """The one that ours does worst against."""
@@ -122,13 +137,20 @@ def swept(name: str, chosen: argparse.Namespace) -> list[Row]:
     for number, (seed, load) in enumerate(rounds):
         rate_rps = load * setting.capacity_rps / pace
         runs = sweep_runs.beside(compared, rate_rps, max(least, round(rate_rps * chosen.seconds)), seed, told_ms)
-        found: list[Row] = []
+        found = []
         for place, run in enumerate(in_turns(runs, seed)):
             text = f"{name}: {run.variant.title} at {load:g}, seed {seed}"
             progress_bar(number * len(runs) + place, len(rounds) * len(runs), text)
-            found += sweep_runs.live(setting, model, inputs, run)
-        rows += [row | {"model": name, "load": load} for row in found]
-        pace = statistics.median(row["pace"] for row in found)
+            found.append((run, *sweep_runs.seen_live(setting, model, inputs, run)))
+        for run, made, _, _ in found if setting.loops is None else ():
+            for row in made:
+                row[AT_PACE] = {
+                    other.variant.title: sweep_runs.mean_ms_at_pace(setting, run, outcome, seen)
+                    for other, _, outcome, seen in found
+                    if row["sla_ms"] in other.targets_ms
+                }
+        rows += [row | {"model": name, "load": load} for _, made, _, _ in found for row in made]
+        pace = statistics.median(seen.ratio for _, _, _, seen in found)
     progress_end()
     return rows
 
@@ -144,6 +166,7 @@ def cells(rows: Sequence[Row]) -> Iterator[Cell]:
                 raise InvalidInput(
                     f"{made.model}: {title} answered nothing at {made.rate_rps:.4g}/s; give more --seconds"
                 )
+            made.rows[title] = mine
             made.mean_ms[title] = [row["mean_ms"] for row in mine]
             made.p99_ms[title] = [row["p99_ms"] for row in mine]
             made.paces[title] = [row["pace"] for row in mine]
@@ -156,6 +179,10 @@ def judge(report: Report, found: Sequence[Cell]) -> None:
     for cell in found:
         name = f"{cell.model}/{cell.load:.2g}/{cell.sla_ms:.4g} ms"
         report.at_most(f"mean_over_best_other/{name}", cell.over(cell.best_other()).median, 1 + NOISE)
+        others = [cell.at_one_pace(title) for title in cell.mean_ms if title != OURS]
+        if None not in others:
+            worst = max(one.median for one in others if one is not None)
+            report.at_most(f"mean_over_best_other{ONE_PACE}/{name}", worst, 1 + NOISE)
     failed = sum(row["failed"] + row["policy_failures"] for row in report.rows)
     report.figure("failed_calls_and_policies", failed, "0", failed == 0)
 
@@ -174,15 +201,21 @@ def page(report: Report, found: Sequence[Cell]) -> str:
         "seeds' means and 99th percentiles. Load: the rate over what the best batch size can serve (of models with",
         "loops: whole batches), at the pace that the machine had a moment before. Pace: what nodes took, over what the",
         f"profile said. Last columns: lookahead's over this policy's, median of {seeds} seeds, and where the true",
-        f"one is with {100 * SURE:.0f} %.",
+        f"one is with {100 * SURE:.0f} %. One pace: the ratio of the means, both simulated at the pace that the",
+        "machine had in either run. Simulated: the mean, simulated at the pace of its own run, over the real one.",
         "",
         "| Model | Load | Rate 1/s | Target ms | Policy | Pace | Mean ms | p99 ms | In time | Mean, lookahead over it "
-        "| p99 |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| p99 | One pace | Simulated |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for cell in found:
         for title, means_ms in cell.mean_ms.items():
-            ratios = " | " if title == OURS else f"{cell.over(title).text()} | {cell.over(title, 'p99_ms').text()}"
+            over = ["", "", ""]
+            if title != OURS:
+                paced = cell.at_one_pace(title)
+                over = [cell.over(title).text(), cell.over(title, "p99_ms").text(), paced.text() if paced else ""]
+            simulated = cell.simulated(title)
+            ratios = " | ".join([*over, "" if simulated is None else f"{simulated:.2f}"])
             bold = "**" if title == OURS else ""
             lines.append(
                 f"| {cell.model} | {cell.load:.2g} | {cell.rate_rps:.4g} | {cell.sla_ms:.3g} | {bold}{title}{bold} | "
@@ -245,12 +278,14 @@ def main(chosen: argparse.Namespace) -> int:
 
 
 def _show(found: Sequence[Cell]) -> None:
-    print(f"{'model':20}{'load':>6}{'SLA ms':>9}  {'best other':12}{'mean ratio':>22}{'p99 ratio':>22}{'in time':>9}")
+    heads = f"{'mean ratio':>22}{'p99 ratio':>22}{'at one pace':>22}{'in time':>9}"
+    print(f"{'model':20}{'load':>6}{'SLA ms':>9}  {'best other':12}{heads}")
     for cell in found:
         other = cell.best_other()
+        paced = cell.at_one_pace(other)
         print(
             f"{cell.model:20}{cell.load:>6.2f}{cell.sla_ms:>9.3g}  {other:12}{cell.over(other).text():>22}"
-            f"{cell.over(other, 'p99_ms').text():>22}{cell.met[OURS]:>9.3f}"
+            f"{cell.over(other, 'p99_ms').text():>22}{paced.text() if paced else '':>22}{cell.met[OURS]:>9.3f}"
         )
 
 

@@ -128,6 +128,12 @@ class _Run:
             for model, lane in lanes_by_model.items()
             if lane.loops and lane.spec.latency is not None and lane.spec.latency.engine is not None
         }
+        # Where rows that meet are in a loop from then on: behind these nodes.
+        self.loops_begin = {
+            model: {node for loop in lanes_by_model[model].loops for node in (loop.first - 1, loop.stop - 1)}
+            for model in self.moving
+        }
+        self.came: dict[int, int] = {}
         self.loops_first = {model for model in self.moving if lanes_by_model[model].loops[0].first == 0}
         self.requests = requests
         graphs = [spec.graph for spec in lanes]
@@ -201,7 +207,9 @@ class _Run:
         engine = self.moving.get(task.model)
         if engine is None:
             return 0
-        moves, rows = len(done.merges), 0
+        moves = rows = 0
+        if done.merges and task.node in self.loops_begin[task.model]:
+            moves, rows = len(done.merges), sum(self.came.get(merge.source, 0) for merge in done.merges)
         left = len(done.finished) + (0 if done.split is None else len(done.split.requests))
         if 0 < left < task.rows:
             moves, rows = moves + 1, left
@@ -236,6 +244,8 @@ class _Run:
         self.preemptions += task.preempted is not None
         if self.counter is not None:
             self.counter.opened(task)
+        if self.moving:
+            self.came[task.sub_batch] = len(task.opened)
         if task.joined is not None:
             self.merges += 1
         if not self.watched:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lazybatch as lb
-from lazybatch.core.graph import Loop
+from lazybatch.core.graph import Loop, NodeGraph
 from lazybatch.core.latency import EngineTime
 from lazybatch.core.task import Reason, Task
 from lazybatch.errors import ExecutionError
@@ -184,6 +184,48 @@ def test_rows_do_not_leave_where_others_join(rounds: int, made: int) -> None:
     """Nobody who joins at a multiple of four is done at one."""
     assert dispatching._odd(rounds) == made
     assert made % dispatching._EVERY
+
+
+class Looping(SpyModel):
+    """A spy all of whose nodes are one loop."""
+
+    def __init__(self, *, same_iteration: bool) -> None:
+        super().__init__(Clock())
+        loop = Loop("all", 0, len(self.graph), same_iteration=same_iteration)
+        self.graph = NodeGraph.chain("spy", [node.name for node in self.graph.nodes], [loop])
+
+
+def _runs(monkeypatch: pytest.MonkeyPatch, model: SpyModel) -> tuple[EngineTime, list[bool]]:
+    """What is made of runs in which every node begins a sub-batch, 10 ns before it and 5 per row; which were mixed."""
+    mixed: list[bool] = []
+
+    class Run:
+        def __init__(self, *given: Any) -> None:
+            self.size = given[3]
+            mixed.append(given[4])
+
+        def gaps(self) -> Any:
+            gaps = dispatching._Gaps(SpyExecutor(model, 4), model.clock)
+            gaps.opening = gaps.all = [Gap(0, self.size, 10 + 5 * self.size)]
+            return gaps
+
+    monkeypatch.setattr(dispatching, "_Run", Run)
+    rows = [Row(0, trips=(1,))]
+    found = engine_time(model, SpyExecutor(model, 4), rows, 4, rounds=(1,), budget_ns=1, clock_ns=model.clock)
+    return found, mixed
+
+
+def test_where_every_iteration_begins_a_sub_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that go round once, in a loop that comes first: what beginning takes is all there is, and is not lost."""
+    found, mixed = _runs(monkeypatch, Looping(same_iteration=False))
+    assert found == EngineTime(10, 5, 10, 5)
+    assert mixed == [False, False, True]
+
+
+def test_rows_that_only_meet_at_equal_iterations_are_not_watched_moving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None that are alike would join others or leave them: no time is spent on it."""
+    _, mixed = _runs(monkeypatch, Looping(same_iteration=True))
+    assert mixed == [False, False]
 
 
 def test_a_row_that_fails_under_the_engine() -> None:

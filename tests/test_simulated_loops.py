@@ -9,7 +9,7 @@ import pytest
 from lazybatch.core.graph import Loop, NodeGraph
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import EngineTime, LatencyTable
-from lazybatch.core.policies import Cellular, Continuous, GraphBatching, Policy, Serial
+from lazybatch.core.policies import Cellular, Continuous, GraphBatching, LazyBatching, Policy, Serial
 from lazybatch.core.request import Request
 from lazybatch.core.task import Completion, Merge, Reason, Split, Task
 from lazybatch.errors import InvalidInput
@@ -103,12 +103,24 @@ def test_rows_that_leave_others_take_the_engines_time() -> None:
 
 
 def test_rows_that_come_to_others_take_the_engines_time() -> None:
-    """A newcomer's encoder, then 100 for the merge; where a loop comes first, 101 for a row that begins in it."""
+    """A newcomer's encoder, then 101 for the merge; where a loop comes first, 101 for a row that begins in it."""
     met = _moving(Continuous(), [(0, 5), (55, 5)], GRAPH, TABLE)
-    assert met[0] == 50 + 10 + 50 + 100 + 4 * 12
+    assert met[0] == 50 + 10 + 50 + 101 + 4 * 12
     loop = LatencyTable("m", ("step",), (1, 4), ((10, 16),), ((10, 16),))
     front = _moving(Continuous(), [(0, 2), (5, 3)], NodeGraph.chain("m", ("step",), [Loop("decoder", 0, 1)]), loop)
     assert front == {0: 10 + 101 + 12, 1: (10 + 101 + 12) + 101 + 101 + 10 + 10 - 5}
+
+
+def test_rows_that_meet_before_a_loop_move_nothing_in_it() -> None:
+    """Two that become one on the chain before the loop are together when it begins, and end together."""
+    names = ("read", "encode", "step")
+    chain = LatencyTable("m", names, (1, 4), ((50, 80), (50, 80), (10, 16)), ((50, 80), (50, 80), (10, 16)))
+    graph = NodeGraph.chain("m", names, [Loop("decoder", 2, 3)])
+    lane = LaneSpec(graph, replace(chain, engine=EngineTime(move_ns=100, move_row_ns=1)), max_batch_size=4)
+    requests = [Request(k, "m", at, deadline_ns=10**6) for k, at in enumerate((0, 5))]
+    result = simulate([lane], LazyBatching(), requests, trips={0: (2,), 1: (2,)})
+    assert result.merges == 1
+    assert result.latencies_ns == {0: 50 + 50 + 60 + 2 * 12, 1: 50 + 50 + 60 + 2 * 12 - 5}
 
 
 @pytest.mark.parametrize("trips", [None, {}, {0: (0,)}, {0: (1, 2)}])

@@ -116,8 +116,8 @@ def _engine(engine: EngineTime, nodes: int) -> str:
     words = [f"{_line(engine.open_ns, engine.open_row_ns)} besides where a batch begins"]
     if nodes > 1:
         words.append(f"{_line(engine.continue_ns, engine.continue_row_ns)} before any other node")
-    if engine.move_ns:
-        words.append(f"{milliseconds(engine.move_ns / 1e6)} where rows join or leave a running loop")
+    if engine.move_ns or engine.move_row_ns:
+        words.append(f"{_line(engine.move_ns, engine.move_row_ns)} where rows join or leave a running loop")
     return ", ".join(words)
 
 

@@ -40,7 +40,8 @@ class EngineTime:
     open_ns, open_row_ns: before the graph's first node, with which a sub-batch begins, and more for each of its rows;
     the end of the sub-batch before it, with its results, is part of that. continue_ns, continue_row_ns: likewise before
     any other node. Of a graph that begins with a loop, whose first node mostly goes on, both are the same.
-    move_ns, move_row_ns: in loops, each time rows come to others or leave others that go on, and more for each of them.
+    move_ns, move_row_ns: in loops, each time rows come to others or leave others that go on, and more for each of them;
+    where a loop is the graph's first stage, each time rows begin.
     Simulations reckon with it. Thresholds that did so, too, were no better: rows have to come and go sooner or later.
 
     Raises `InvalidInput` for what is not a whole number of nanoseconds, at least 0.

@@ -91,9 +91,12 @@ def engine_time(
     opened, goes_on = _line(few.opening, many.opening), _line(few.continuing, many.continuing)
     if not loops:
         return EngineTime(*opened) if getattr(executor, "runs_ahead", False) else EngineTime(*opened, *goes_on)
-    move_ns, move_row_ns = _moving(run(min(size, _MIXED_ROWS), mixed=True), loops) if size > 1 else (0, 0)
-    if loops[0].first == 0:  # iterations are most of what is dispatched at such a first node
-        return EngineTime(*goes_on, *goes_on, move_ns, move_row_ns)
+    move_ns = move_row_ns = 0
+    if size > 1 and not all(loop.same_iteration for loop in loops):  # else rows that are alike join and leave nobody
+        move_ns, move_row_ns = _moving(run(min(size, _MIXED_ROWS), mixed=True), loops)
+    if loops[0].first == 0:  # iterations are most of what is dispatched at such a first node, where there are several
+        both = goes_on if many.continuing else opened
+        return EngineTime(*both, *both, move_ns, move_row_ns)
     # A row's beginning and its results are in what it takes where its sub-batch begins.
     return EngineTime(*opened, *goes_on, move_ns, max(0, move_row_ns - opened[1]))
 

@@ -10,6 +10,7 @@ import pytest
 
 from bench import zoo_sweep
 from bench.common import Report
+from bench.paired import AT_PACE
 from lazybatch.errors import InvalidInput
 
 
@@ -43,8 +44,22 @@ def test_ratios_are_of_equal_seeds_and_the_best_other_is_found() -> None:
     assert cell.met["lookahead"] == 0.8
     zoo_sweep.judge(report, [cell])
     assert report.figures["mean_over_best_other/m/0.5/9 ms"] == {"value": 1.5, "target": "<= 1.05", "holds": False}
-    line = "| m | 0.5 | 50 | 9 | serial | 1.25 | 2 | 2 | 80.0 % | 1.50 (1.00 to 2.00) | 1.50 (1.00 to 2.00) |"
-    assert line in zoo_sweep.page(report, [cell])
+    line = "| m | 0.5 | 50 | 9 | serial | 1.25 | 2 | 2 | 80.0 % | 1.50 (1.00 to 2.00) | 1.50 (1.00 to 2.00) |  |  |"
+    assert line in zoo_sweep.page(report, [cell]), "nothing was simulated"
+
+
+def test_policies_are_compared_at_one_pace() -> None:
+    """Simulated at the pace of our run serial order takes twice as long as ours, at the pace of its own eight times: a
+    quarter by the geometric mean; and ours is simulated 10 % too fast."""
+    ours = _row("lookahead", 1, 10.0) | {AT_PACE: {"lookahead": 9.0, "serial": 20.0}}
+    serial = _row("serial", 1, 50.0) | {AT_PACE: {"lookahead": 18.0, "serial": 160.0}}
+    report = Report("test", rows=[ours, serial])
+    (cell,) = zoo_sweep.cells(report.rows)
+    assert cell.at_one_pace("serial") == pytest.approx((0.25, 0.25, 0.25))
+    assert cell.simulated("lookahead") == pytest.approx(0.9)
+    zoo_sweep.judge(report, [cell])
+    assert report.figures["mean_over_best_other, simulated at one pace/m/0.5/9 ms"]["value"] == pytest.approx(0.25)
+    assert "| 0.25 (0.25 to 0.25) | 3.20 |" in zoo_sweep.page(report, [cell])
 
 
 def test_a_cell_per_load_and_target() -> None:
@@ -68,6 +83,7 @@ def test_the_smallest_sweep(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "zoo.json").read_text())
     assert {row["policy"] for row in document["rows"]} == set(zoo_sweep.POLICIES)
     assert document["figures"]["failed_calls_and_policies"]["holds"]
+    assert all(set(row[AT_PACE]) == set(zoo_sweep.POLICIES) for row in document["rows"])
     assert (tmp_path / "zoo.md").read_text().count("ppocr-cls |") == len(zoo_sweep.POLICIES)
     assert (tmp_path / "zoo.png").stat().st_size > 1000
 
