@@ -91,7 +91,7 @@ class Cell:
         """A policy's mean simulated at its pace over the real one, the median of the seeds; None likewise."""
         if any(AT_PACE not in row for row in self.rows[title]):
             return None
-        return statistics.median(row[AT_PACE][title] / row["mean_ms"] for row in self.rows[title])
+        return float(statistics.median(row[AT_PACE][title] / row["mean_ms"] for row in self.rows[title]))
 
     def best_other(self, measure: str = "mean_ms") -> str:
         """The one that ours does worst against."""
