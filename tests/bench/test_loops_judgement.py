@@ -122,11 +122,13 @@ def test_the_script_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             loops_judgement.main(loops_judgement.options().parse_args([str(path)]))
 
 
-def test_an_interrupted_run_can_be_read(tmp_path: Path) -> None:
-    """What is written between seeds has no figures yet."""
+def test_an_interrupted_run_is_judged_by_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is written between seeds has no figures yet; the page has."""
     report = _report()
     report.rows = [row for row in report.rows if row["what"] != "sustained"]
     report.save(tmp_path / "m.json")
-    document = json.loads((tmp_path / "m.json").read_text())
-    assert document["figures"] == {}
-    assert loops_judgement.page([document]).count("| 0.9 of graph |") == 1
+    assert json.loads((tmp_path / "m.json").read_text())["figures"] == {}
+    loops_judgement.main(loops_judgement.options().parse_args([str(tmp_path / "m.json")]))
+    out = capsys.readouterr().out
+    assert out.count("| 0.9 of graph | ") == 1
+    assert "| mean_continuous_over_ours/0.95 of continuous | >= 1.5 | 2 |" in out
