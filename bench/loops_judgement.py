@@ -62,9 +62,13 @@ class Cell(NamedTuple):
         """One policy's over another's, seed by seed."""
         return middle([one[measure] / other[measure] for one, other in self.pairs(over, under)])
 
-    def at_one_pace(self, over: str, under: str) -> Middle:
-        """The same of the means, simulated: both at the pace of the one's run, and of the other's."""
-        return middle([at_one_pace(one, other) for one, other in self.pairs(over, under)])
+    def at_one_pace(self, over: str, under: str) -> Middle | None:
+        """The same of the means, simulated: both at the pace of the one's run, and of the other's. None where they were
+        not simulated so."""
+        pairs = list(self.pairs(over, under))
+        if any(owner not in row[AT_PACE] for pair in pairs for row in pair for owner in (over, under)):
+            return None
+        return middle([at_one_pace(one, other) for one, other in pairs])
 
     def off(self, policy: str, kind: str) -> Middle:
         """What was "predicted" before the run, or "simulated" at its pace, over what the mean was."""
@@ -122,7 +126,8 @@ def _ratios(report: Report, cell: Cell) -> None:
         report.at_most(f"p99_over_graph/{cell.name}", cell.ratio(OURS, GRAPH, "p99_ms").median, 1 + NOISE)
     if CONTINUOUS in cell.runs:
         for kind, found in (("", cell.ratio(OURS, CONTINUOUS)), (ONE_PACE, cell.at_one_pace(OURS, CONTINUOUS))):
-            report.at_most(f"mean_over_continuous{kind}/{cell.name}", found.median, 1 + NOISE)
+            if found is not None:
+                report.at_most(f"mean_over_continuous{kind}/{cell.name}", found.median, 1 + NOISE)
         report.at_most(f"p99_over_continuous/{cell.name}", cell.ratio(OURS, CONTINUOUS, "p99_ms").median, 1 + NOISE)
         if cell.load == (CONTINUOUS, NEAR_CAPACITY):
             _gain(report, cell, CONTINUOUS, "mean_continuous_over_ours", FASTER_THAN_CONTINUOUS)
@@ -131,7 +136,9 @@ def _ratios(report: Report, cell: Cell) -> None:
 def _gain(report: Report, cell: Cell, other: str, name: str, wanted: float) -> None:
     """Live, and at one pace."""
     report.at_least(f"{name}/{cell.name}", cell.ratio(other, OURS).median, wanted)
-    report.at_least(f"{name}{ONE_PACE}/{cell.name}", cell.at_one_pace(other, OURS).median, wanted)
+    paced = cell.at_one_pace(other, OURS)
+    if paced is not None:
+        report.at_least(f"{name}{ONE_PACE}/{cell.name}", paced.median, wanted)
 
 
 HEADS = (
@@ -147,7 +154,8 @@ def lines(rows: Rows) -> Iterator[tuple[str, ...]]:
             over = [""] * 3
             if policy != OURS and OURS in cell.runs:
                 over = [cell.ratio(policy, OURS, measure).text() for measure in ("mean_ms", "p99_ms")]
-                over.append(cell.at_one_pace(policy, OURS).text())
+                paced = cell.at_one_pace(policy, OURS)
+                over.append("" if paced is None else paced.text())
             yield (
                 "" if place else cell.name,
                 policy,

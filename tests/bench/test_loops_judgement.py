@@ -86,6 +86,17 @@ def test_runs_without_a_counterpart_are_left_out() -> None:
     assert cell.ratio("graph:0", "lookahead") == pytest.approx((6.0, 6.0, 6.0))
 
 
+def test_without_simulations_at_one_pace_there_are_no_such_figures() -> None:
+    """Each run simulated at its own pace alone says nothing of others."""
+    report = _report()
+    for row in report.rows:
+        if row["what"] == "run":
+            row["simulated_mean_ms_at_pace_of"] = {row["policy"]: 1.0}
+    loops_judgement.judge(report)
+    assert not any("one pace" in name for name in report.figures)
+    assert loops_judgement.table(report.rows)
+
+
 def test_p99_is_of_all_seeds_together() -> None:
     """It is the time that a sustained rate is held against."""
     assert loops_judgement.p99_ms(_report().rows, "lookahead", GRAPH_LOAD) == pytest.approx(200.0, rel=0.02)
