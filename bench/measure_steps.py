@@ -59,7 +59,7 @@ class Steps(Observer):
 
 
 def measure_steps(subject: Looped, policy: str, *, rows_max: int, calls: int) -> dict[str, Any]:
-    """Half as many rows again as fit into a sub-batch are always there, handed in by one thread."""
+    """Three times as many rows as fit into a sub-batch are always there, handed in by one thread."""
     model = subject.load()
     rows = subject.rows(min(calls, 256))
     table = lb.profile(model, batch_sizes=(1, rows_max // 4, rows_max), budget_s=5.0, inputs=rows[:rows_max])
@@ -75,7 +75,7 @@ def measure_steps(subject: Looped, policy: str, *, rows_max: int, calls: int) ->
         observers=[steps],
     ) as batcher:
         steps.watch(batcher._executors[next(iter(batcher.models))])
-        places = threading.Semaphore(rows_max + rows_max // 2)
+        places = threading.Semaphore(3 * rows_max)
         futures = []
         for call in range(calls):
             places.acquire()
