@@ -1,6 +1,6 @@
 """Rows to measure a model with, made up from what its partition knows.
 
-Owns: `sample_row`: shapes and value ranges the model was seen to accept when it was partitioned.
+Owns: `sample_row` and `row_bytes`: shapes and value ranges the model was seen to accept when it was partitioned.
 Must not know: sessions, buffers, what the rows are measured for.
 
 The partition's provenance carries ``example``: input name -> {"shape": shape at one row, batch axis included,
@@ -9,6 +9,7 @@ The partition's provenance carries ``example``: input name -> {"shape": shape at
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,8 +27,7 @@ def sample_row(partition: Partition, seed: int) -> dict[str, Any]:
 
     Raises `InvalidInput` naming an input whose shape is not known.
     """
-    noted = partition.provenance.get("example")
-    examples: Mapping[str, Any] = noted if isinstance(noted, Mapping) else {}
+    examples = _examples(partition)
     row: dict[str, Any] = {}
     for number, name in enumerate(partition.inputs):
         boundary = partition.boundaries[name]
@@ -38,11 +38,34 @@ def sample_row(partition: Partition, seed: int) -> dict[str, Any]:
         try:
             row[name] = _values(np.random.default_rng((own, number)), boundary.dtype, shape, example.get("range"))
         except TypeError as error:
-            raise InvalidInput(
-                f"model {partition.model!r}: no values can be made up for input {name!r} of type {boundary.dtype}: "
-                "give rows to measure with"
-            ) from error
+            raise _no_values(partition, boundary) from error
     return row
+
+
+def row_bytes(partition: Partition) -> dict[str, int]:
+    """Bytes of each input of such a row (of text: of pointers to it), without making it up. Raises `InvalidInput`."""
+    examples = _examples(partition)
+    sizes: dict[str, int] = {}
+    for name in partition.inputs:
+        boundary = partition.boundaries[name]
+        shape = _shape(partition.model, boundary, examples.get(name, {}).get("shape"))
+        try:
+            sizes[name] = math.prod(shape) * np.dtype(boundary.dtype).itemsize
+        except TypeError as error:
+            raise _no_values(partition, boundary) from error
+    return sizes
+
+
+def _examples(partition: Partition) -> Mapping[str, Any]:
+    noted = partition.provenance.get("example")
+    return noted if isinstance(noted, Mapping) else {}
+
+
+def _no_values(partition: Partition, boundary: Boundary) -> InvalidInput:
+    return InvalidInput(
+        f"model {partition.model!r}: no values can be made up for input {boundary.name!r} of type {boundary.dtype}: "
+        "give rows to measure with"
+    )
 
 
 def _shape(model: str, boundary: Boundary, known: Any) -> tuple[int, ...]:

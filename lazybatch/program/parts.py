@@ -56,8 +56,12 @@ class Carry:
     next: the body's output that becomes the state of the next iteration.
     start: a reference to its first value, or a number that fills it.
     in_place: the body writes the next value over the state, in the same memory, so an iteration copies nothing of it.
-    For bodies that change little of a large state (GroupQueryAttention's past and present, ScatterND into a cache); it
-    is proved when the program is loaded, and refused where the answers would differ.
+    For bodies that change little of a large state (GroupQueryAttention's past and present, ScatterND into a cache). The
+    state must have a fixed shape. It is tried with made-up rows when the program is loaded, and again for a larger
+    maximum batch, and refused where anything that is read would differ. Rows that are tried have the shapes of the
+    stage's examples; as many run together as will be served, or as half a gigabyte holds, but two at least; each for a
+    few iterations, from anywhere up to the loop's maximum (where there is none: up to the states' smallest dimension).
+    What a body does with inputs of other shapes, or with more rows, is then taken to be the same.
     """
 
     next: str

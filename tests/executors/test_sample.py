@@ -10,7 +10,7 @@ import pytest
 
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.admission import admit_row
-from lazybatch.executors.sample import sample_row
+from lazybatch.executors.sample import row_bytes, sample_row
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 
 
@@ -88,3 +88,18 @@ def test_what_cannot_be_made_up_is_named() -> None:
     ):
         with pytest.raises(InvalidInput, match="input 'x'"):
             sample_row(partition(boundary), 0)
+
+
+def test_bytes_are_known_without_values() -> None:
+    """They are those of a made-up row; where there could be none, the reason is the same."""
+    made = partition(
+        Boundary("x", "float32", Kind.ROWS, 0, (None, 3, 4)),
+        Boundary("ids", "int64", Kind.ROWS, 0, (None, None)),
+        Boundary("scale", "float64", Kind.SHARED, None, ()),
+        example={"ids": {"shape": [1, 40], "range": [5, 6]}},
+    )
+    assert row_bytes(made) == {name: np.asarray(value).nbytes for name, value in sample_row(made, 0).items()}
+    with pytest.raises(InvalidInput, match="leaves the shape of input 'x' open"):
+        row_bytes(partition(Boundary("x", "float32", Kind.ROWS, 0, (None, None))))
+    with pytest.raises(InvalidInput, match="no values can be made up for input 'x' of type complicated"):
+        row_bytes(partition(Boundary("x", "complicated", Kind.ROWS, 0, (None, 1))))

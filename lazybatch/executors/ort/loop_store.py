@@ -55,25 +55,26 @@ class LoopRowStore(RowStore):
 
     def begin(self, requests: Sequence[int], columns: Columns, signature: Hashable, rows: int) -> SubBatch:
         """See `RowStore.begin`; but rows that come to a loop often join others before they run, and lie with them then.
-        So they take no buffers before they must. But all that can fail about them does so here, and not where others
-        would suffer from it. Raises `ValueError` for rows that are not of one shape and of numbers."""
+        So where they can be written behind those at once, they take no buffers before they must; elsewhere they take
+        theirs here. All that can fail about them does so here, and not where others would suffer from it. Raises
+        `ValueError` for rows that are not of one shape and of numbers."""
         layout = self.layout(signature, {name: column.first for name, column in columns.items()})
         state = SubBatch(list(requests), rows, layout, self._nowhere)
-        if self._joins_directly:
-            columns = dict(columns)
-            for name in self._rows_given:
-                if name not in self._grown:
-                    columns[name] = columns[name].solid(layout.forms[name].dtype)
         state.awaited = columns
+        if not self._joins_directly:
+            self.settle(state)
+            return state
+        state.awaited = solid = dict(columns)
+        for name in self._rows_given:
+            if name not in self._grown:
+                solid[name] = columns[name].solid(layout.forms[name].dtype)
         return state
 
     def append(self, large: SubBatch, small: SubBatch, total: int, without: Collection[str] = ()) -> None:
         """See `RowStore.append`."""
         if large.awaited is not None:
             self.settle(large)
-        if small.awaited is None or not self._joins_directly:
-            if small.awaited is not None:
-                self.settle(small)
+        if small.awaited is None:
             super().append(large, small, total, without)
             return
         have, columns = len(large.requests), small.awaited

@@ -213,7 +213,7 @@ class ProgramExecutor:
         self._at.clear()
         self._rows.clear()
         for stage in self._stages:
-            stage.chain.shutdown()
+            stage.shutdown()
 
     def limit(self, rounds: Sequence[int]) -> None:
         """For measuring: whatever rows say, none makes more than so many iterations, per loop."""

@@ -262,10 +262,21 @@ class LoopStage(ChainStage):
                     f"sub-batches {target} and {source} stand at different iterations of stage {self.plan.name!r}"
                 )
         super().merge(target, source)
+        self._emitted = None  # it was asked for by now, and one of the two is no more
 
     def end(self, sub_batch: int) -> None:
         """See `ChainStage.end`."""
         state = self.chain.find(sub_batch)
         super().end(sub_batch)
-        if state is not None and state.tally is not None:
+        if state is None:
+            return
+        if self._emitted is not None and self._emitted[0] is state:
+            self._emitted = None
+        if state.tally is not None:
             state.tally.tape.end(state.tally.places)
+
+    def shutdown(self) -> None:
+        """See `ChainStage.shutdown`."""
+        super().shutdown()
+        self._emitted = None
+        self._tapes.clear()

@@ -42,6 +42,7 @@ class ProgramModel:
         self.program = program
         self.plans, board = plan_stages(program, models)
         self._tried_bytes = 0
+        self._proved: set[int] = set()
         self._prove(None)
         self._admission = Admission(program.name, self.plans, board)
         self._outputs = {name: Reference.of(text) for name, text in program.outputs.items()}
@@ -113,12 +114,13 @@ class ProgramModel:
         """A fresh executor, with memory planned for ``max_batch_size`` rows of the shapes of `sample_row`.
 
         Where rows of other shapes come, memory grows with the first of them; see `ProgramExecutor.plan`. Raises
-        `ModelError` for a state that cannot be kept in place by so many rows.
+        `ModelError` for a state that cannot be kept in place by so many rows, which is tried once.
         """
         for plan in self.plans:
             rows_capacity(plan.partition, max_batch_size)
-        if self.joinable:
+        if self.joinable and max_batch_size not in self._proved:
             self._prove(max_batch_size)
+            self._proved.add(max_batch_size)
         made = ProgramExecutor(
             self.plans,
             self._outputs,

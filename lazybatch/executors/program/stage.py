@@ -103,3 +103,7 @@ class ChainStage:
     def end(self, sub_batch: int) -> None:
         """Its rows are gone; a sub-batch that never came is no matter."""
         self.chain.discard(sub_batch)
+
+    def shutdown(self) -> None:
+        """Free everything; what runs the nodes belongs to the model."""
+        self.chain.shutdown()

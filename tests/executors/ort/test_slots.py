@@ -25,7 +25,7 @@ def partition(
         "f",
         Path(),
         tuple(Piece(f"n{k}", Path(), used, made, in_place=pairs) for k, (used, made, pairs) in enumerate(pieces)),
-        {name: Boundary(name, "float32", Kind.ROWS, 0) for name in names},
+        {name: Boundary(name, "float32", Kind.ROWS, 0, (None, 4)) for name in names},
         inputs,
         outputs,
         True,

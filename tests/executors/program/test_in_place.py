@@ -18,11 +18,13 @@ from bench.cached_decoder import Decoder
 from lazybatch.checking.reports import ProgramReport
 from lazybatch.errors import ExecutionError, InvalidInput, ModelError
 from lazybatch.executors.cycle import Cycle
-from lazybatch.executors.program import in_place
+from lazybatch.executors.ort.model import OrtModel
+from lazybatch.executors.program import in_place, trial
 from lazybatch.executors.program.in_place import refusal
+from lazybatch.executors.program.model import ProgramModel
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 from lazybatch.program import Carry, Program, Repeat, Stage
-from tests.executors.partitions import rows
+from tests.executors.partitions import cut, rows
 from tests.executors.program import torch_bodies
 from tests.executors.program.cached import alone
 from tests.executors.program.programs import Course
@@ -34,6 +36,8 @@ SCATTER = op("ScatterElements", "past at given", "present", axis=1)
 INDEX = op("Unsqueeze", "position one", "at")
 OUTSIDE = [value("given", F32, ["B", 1]), value("position", I64, ["B"]), value("past", F32, STATE)]
 
+ROW_BYTES = 4 + 8 + SLOTS * 4
+"""Of all inputs of one row."""
 EXAMPLES = {
     "given": floats(5, 2, 1),
     "position": np.array([SLOTS - 1, 0]),
@@ -94,6 +98,10 @@ class TestWhatNodesForbid:
         assert asked("a", Cycle({"a": "n", "b": "n"})) == "'n', its next value, is also that of 'b'"
         assert asked("b", Cycle({"b": "a"})) == "'a', its next value, is an input of the body"
         assert asked("c", Cycle({"c": "p"})) == "it is no row's own"
+        known["b"] = rows("b", None, 4)
+        assert "leaves its shape open" in str(asked("b", Cycle({"b": "p"})))
+        known["b"] = Boundary("b", "float32", Kind.ROWS, 0)
+        assert "leaves its shape open" in str(asked("b", Cycle({"b": "p"})))
         assert asked("unread", Cycle({"unread": "n"})) == "the body does not read it"
         assert "are not joined, and lie in no buffers: it sums" in str(asked("a", Cycle({"a": "n"}), "it sums rows"))
 
@@ -198,29 +206,35 @@ def test_a_body_that_cannot(tmp_path: Path, case: str) -> None:
 
 def test_many_rows_are_tried_before_they_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch larger than what was tried when the model was loaded is tried when its executor is made, once, as far as
-    memory allows; nothing is tried for a batch that is not, or where the size is none."""
+    memory allows; nothing is tried for a batch that is not, where memory allows no more, or where the size is none."""
     tried: list[int] = []
-    compare = in_place._Proof._compare
+    compare = trial.Trial._compare
 
-    def noted(self: Any, rows: int, *given: Any, **named: Any) -> None:
+    def noted(self: Any, rows: int, *given: Any, **named: Any) -> Any:
         tried.append(rows)
-        compare(self, rows, *given, **named)
+        return compare(self, rows, *given, **named)
 
-    monkeypatch.setattr(in_place._Proof, "_compare", noted)
+    monkeypatch.setattr(trial.Trial, "_compare", noted)
     path = body(tmp_path / "body.onnx", GOOD["scattered into"])
     model = lb.load(program(path))
-    assert sorted(set(tried)) == [*in_place.ROWS, in_place.ROWS_MANY]
+    assert sorted(set(tried)) == [*trial.ROWS, trial.ROWS_MANY]
     tried.clear()
-    model.executor(max_batch_size=in_place.ROWS_MANY)
+    model.executor(max_batch_size=trial.ROWS_MANY)
     with pytest.raises(InvalidInput, match="max_batch_size"):
         model.executor(max_batch_size="many")
     assert not tried
     model.executor(max_batch_size=40)
     assert set(tried) == {1, 40}
     tried.clear()
-    monkeypatch.setattr(in_place, "BYTES", 25 * 3 * SLOTS * 4)
     model.executor(max_batch_size=40)
+    assert not tried
+    monkeypatch.setattr(trial, "BYTES", 25 * trial.COPIES * ROW_BYTES)
+    model.executor(max_batch_size=41)
     assert set(tried) == {1, 25}
+    tried.clear()
+    monkeypatch.setattr(trial, "BYTES", trial.ROWS_MANY * trial.COPIES * ROW_BYTES)
+    model.executor(max_batch_size=42)
+    assert not tried
 
 
 def test_what_cannot_be_tried(tmp_path: Path) -> None:
@@ -229,6 +243,37 @@ def test_what_cannot_be_tried(tmp_path: Path) -> None:
     says = "stage 'body': state 'past' -> 'present' cannot be kept in place: that could not be tried .* bounds"
     with pytest.raises(ModelError, match=says):
         lb.load(program(path, trips_max=SLOTS + 9))
+
+
+@pytest.mark.parametrize(("error", "says"), [(ValueError("odd"), "odd"), (MemoryError(), "MemoryError")])
+def test_what_breaks_while_it_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, says: str
+) -> None:
+    """Whatever rows run into that are too large, or make no batch: the reason names stage and state."""
+
+    def fail(*given: Any) -> None:
+        raise error
+
+    path = body(tmp_path / "body.onnx", [INDEX, SCATTER, total("present")])
+    plain = lb.load(program(path, in_place=False))
+    monkeypatch.setattr(trial._Side, "step", fail)
+    with pytest.raises(ModelError, match=f"stage 'body': state 'past' -> .* could not be tried .*: {says}"):
+        lb.load(program(path))
+    monkeypatch.setattr(in_place, "LARGE", 1)
+    assert in_place.could_be_in_place(plain.plans[0]) == ()
+
+
+def test_a_body_whose_answers_are_random(tmp_path: Path) -> None:
+    """Its draws differ from run to run, in place or not: it is refused for that, not for what it reads."""
+    nodes = [op("RandomUniformLike", "given", "draw"), op("Add", "past draw", "present"), total("past")]
+    boundaries = [rows("given", 1), rows("past", SLOTS), rows("present", SLOTS), rows("y", 1)]
+    partition = cut(
+        tmp_path, [nodes], boundaries, ("given", "past"), ("present", "y"), {"one": np.array([1], np.int64)}
+    )
+    model = OrtModel(partition)
+    loop = Repeat({"past": Carry("present", in_place=True)}, {"given": "steps"}, collect=("y",))
+    with pytest.raises(ModelError, match="its answers are random: with memory of its own in both of two runs, '"):
+        ProgramModel(Program("random", (Stage("body", model, loop=loop),), {"y": "body.y"}), {"body": model})
 
 
 def test_a_model_that_is_not_joined(tmp_path: Path) -> None:
@@ -254,7 +299,13 @@ def test_a_torch_module() -> None:
 class TestStatesThatRowsBring:
     """The start is an input of the program, with something behind what is filled."""
 
-    def program(self, folder: Path, outputs: Mapping[str, str], in_place: bool = True) -> Program:
+    def program(
+        self,
+        folder: Path,
+        outputs: Mapping[str, str],
+        in_place: bool = True,
+        collect: tuple[str, ...] = ("token_next",),
+    ) -> Program:
         """A cached decoder whose rows bring their caches."""
         decoder = Decoder(layers=1)
         carry = {name: Carry(output, name, in_place) for name, output in decoder.states.items()}
@@ -263,7 +314,7 @@ class TestStatesThatRowsBring:
             iteration="position",
             done="finished",
             trips_max=decoder.slots,
-            collect=("token_next",),
+            collect=collect,
         )
         path = decoder.write(folder / "decoder.onnx")
         return Program("cached", (Stage("decoder", path, loop=loop),), outputs)
@@ -284,6 +335,12 @@ class TestStatesThatRowsBring:
             ModelError, match=r"'past_k0' -> 'present_k0', .*where it is, 'present_k0' is not what it is"
         ):
             lb.load(self.program(tmp_path, outputs))
+
+    def test_nor_may_what_is_collected(self, tmp_path: Path) -> None:
+        """Where the cache is given out after each iteration, it counts as well."""
+        outputs = {"words": "decoder.token_next", "caches": "decoder.present_k0"}
+        with pytest.raises(ModelError, match="where it is, 'present_k0' is not what it is otherwise"):
+            lb.load(self.program(tmp_path, outputs, collect=("token_next", "present_k0")))
 
 
 @pytest.fixture(scope="module")
@@ -421,4 +478,22 @@ def test_check_suggests_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     note = "'past' could be kept in place (in_place): an iteration would copy nothing of it"
     assert note in lb.check(model).stages[0].notes  # type: ignore[union-attr]
     assert in_place.could_be_in_place(plans["bad"]) == ()
-    assert in_place.could_be_in_place(lb.load(program(tmp_path / "good.onnx")).plans[0]) == ()
+    monkeypatch.setattr(trial, "BYTES", trial.COPIES * ROW_BYTES)
+    assert in_place.could_be_in_place(plans["good"]) == ()
+
+
+def test_nothing_is_tried_where_nothing_could_be_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where all large states are declared, nor where the runtime keeps every value in memory of its own."""
+
+    def fail(*given: Any, **named: Any) -> None:
+        raise AssertionError("nothing is to be tried")
+
+    monkeypatch.setattr(in_place, "LARGE", 1)
+    declared = lb.load(program(body(tmp_path / "body.onnx", GOOD["scattered into"]))).plans[0]
+    loop = Repeat({"h": Carry("h_next")}, {"x": "frames"}, collect=("y",))
+    stage = Stage("gru", torch_bodies.GruStep().eval(), loop=loop, examples=torch_bodies.step_example())
+    made_new = lb.load(Program("gru", (stage,), {"y": "gru.y"})).plans[0]
+    monkeypatch.setattr(declared.model, "chain", fail)
+    for plan in (declared, made_new):
+        monkeypatch.setattr(plan.model, "sample_row", fail)
+        assert in_place.could_be_in_place(plan) == ()

@@ -244,3 +244,28 @@ def test_memory_is_planned(tmp_path: Path) -> None:
     assert 2 * 64 * cache <= large.buffers_bytes <= 2 * 64 * cache * 1.5
     assert small.buffers_bytes < large.buffers_bytes / 16
     assert large.total_bytes >= large.buffers_bytes
+
+
+def test_what_is_over_is_let_go_of(tmp_path: Path) -> None:
+    """A sub-batch that ended or was merged away is not held for what it emitted; after shutdown nothing is."""
+    model = counting(tmp_path)
+    executor = model.executor(max_batch_size=4)
+    stage: Any = executor._stages[0]
+    for request in (0, 1):
+        executor.open(request, {request: model.admit({"to": np.array(3)})}, 1)
+    executor.run(1, 0)
+    assert stage._emitted is not None
+    executor.discard(0)
+    assert stage._emitted is not None
+    executor.discard(1)
+    assert stage._emitted is None
+    for request in (2, 3):
+        executor.open(request, {request: model.admit({"to": np.array(3)})}, 1)
+    executor.run(3, 0)
+    executor.merge(2, 3)
+    assert stage._emitted is None
+    executor.run(2, 0)
+    assert executor.memory().buffers_bytes > 0
+    executor.shutdown()
+    assert stage._emitted is None
+    assert executor.memory().buffers_bytes == 0
