@@ -22,14 +22,16 @@ from lazybatch.program.spec import Program, Stage
 def save_program(program: Program, path: str | Path) -> Path:
     """Write a program so that `load_program` reads the same one; returns the file's path.
 
-    path: of the file, or of a directory, where it becomes ``program.json``. The stages' models must be files or
-    partition directories; they are not copied, and named relative to the program. Examples in memory, a dict of arrays
+    path: of the file, or of a directory, where it becomes ``program.json``; a name without a suffix is that of a
+    directory, and made where it is missing. The stages' models must be files or partition directories; they are not
+    copied, and named relative to the program. Examples in memory, a dict of arrays
     with a batch axis, are written beside it, as ``STAGE.examples.npz``.
 
     Raises `InvalidInput` for a model that is no file, and where nothing can be written.
     """
     path = Path(path)
-    path = path / PROGRAM_FILE if path.is_dir() else path
+    if path.is_dir() or (not path.suffix and not path.exists()):
+        path = _within(path)
     document = {
         "program": FORMAT_VERSION,
         "name": program.name,
@@ -43,6 +45,14 @@ def save_program(program: Program, path: str | Path) -> Path:
     except OSError as error:
         raise InvalidInput(f"cannot write the program {str(path)!r}: {error.strerror or error}") from error
     return path
+
+
+def _within(folder: Path) -> Path:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"cannot make the folder {str(folder)!r}: {error.strerror or error}") from error
+    return folder / PROGRAM_FILE
 
 
 def _stage(stage: Stage, folder: Path) -> dict[str, Any]:

@@ -157,6 +157,16 @@ class TestWriting:
         with pytest.raises(InvalidInput, match=r"cannot write the program .*nowhere/p\.json"):
             save_program(load_program(write(folder, DOCUMENT)), folder / "nowhere" / "p.json")
 
+    def test_a_name_without_a_suffix_is_a_folders(self, folder: Path) -> None:
+        """It is made where it is missing, with or without a slash behind it; not within another one that is missing."""
+        first = load_program(write(folder, DOCUMENT))
+        for name in ("speech", "speech/", str(folder / "speech")):
+            path = save_program(first, folder / name)
+            assert path == folder / "speech" / "program.json"
+            assert load_program(path).name == first.name
+        with pytest.raises(InvalidInput, match=r"cannot make the folder .*nowhere"):
+            save_program(first, folder / "nowhere" / "speech")
+
 
 def change(*path: str | int, to: Any = None, drop: bool = False) -> Callable[[], dict[str, Any]]:
     """A maker of the document with one thing changed, or dropped."""
