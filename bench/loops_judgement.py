@@ -182,9 +182,8 @@ def section(document: Mapping[str, Any]) -> list[str]:
     """A model's part of the page."""
     rows, about = document["rows"], document["provenance"]
     serve = {row["policy"]: row["rps"] for row in rows if row["what"] == "capacity"}
-    name = next(row["model"] for row in rows if row["what"] == "run")
     seeds = len({row["seed"] for row in rows if row["what"] == "run"})
-    made = [f"## {name}", "", f"`{about['command']}`, {about['date'][:10]}, {seeds} seeds. "]
+    made = [f"## {_name(document)}", "", f"`{about['command']}`, {about['date'][:10]}, {seeds} seeds. "]
     if {GRAPH, CONTINUOUS} <= set(serve):
         made[-1] += f"Whole batches serve {serve[GRAPH]:.3g} rows/s, joining at every step {serve[CONTINUOUS]:.3g}."
     made += ["", f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"]

@@ -30,7 +30,7 @@ import lazybatch as lb
 from bench import loops_judgement
 from bench.common import Report, fill_in, parser, progress, progress_bar, progress_end, run_script
 from bench.live import Ends, ends, schedule, serve, warm
-from bench.loops_judgement import CONTINUOUS, GRAPH, OURS
+from bench.loops_judgement import CONTINUOUS, GRAPH, NEAR_CAPACITY, OURS
 from bench.paired import AT_PACE, STEADY, Pace, in_turns
 from bench.programs import LOOPED, Looped, looped
 from bench.variants import Variant, variants
@@ -45,7 +45,6 @@ from lazybatch.policies import make_policy
 from lazybatch.simulator import simulate
 from lazybatch.workload import poisson
 
-NEAR_CAPACITY = 0.95
 SUSTAINED = 1.5
 WARM_UP = 0.1
 CAPACITY_BATCHES = 4

@@ -88,9 +88,10 @@ class Pace(Observer):
 
     def factors(self) -> list[float]:
         """The same by node; those that did not run are as fast as the others."""
-        return [
-            _over([ran for ran in self._ran if ran.node == node], self.ratio) for node in range(len(self._expected))
-        ]
+        by_node: list[list[_Ran]] = [[] for _ in self._expected]
+        for ran in self._ran:
+            by_node[ran.node].append(ran)
+        return [_over(of_node, self.ratio) for of_node in by_node]
 
     def table(self) -> LatencyTable:
         """The table as it would have been meanwhile, each node at its own pace, with the engine's time in it."""
