@@ -31,7 +31,7 @@ from bench import loops_judgement
 from bench.common import Report, fill_in, parser, progress, progress_bar, progress_end, run_script
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.loops_judgement import CONTINUOUS, GRAPH, NEAR_CAPACITY, OURS
-from bench.paired import AT_PACE, STEADY, Pace, in_turns
+from bench.paired import AT_PACE, STEADY, Pace, Paced, in_turns
 from bench.programs import LOOPED, Looped, looped
 from bench.variants import Variant, variants
 from lazybatch.config import whole
@@ -204,36 +204,34 @@ def run(bench: Bench, one: Variant, offers: Sequence[Offer], sla_ns: int | None 
 
 
 def simulated_ns(
-    bench: Bench, one: Variant, offers: Sequence[Offer], outcome: Ends, pace: Pace | None = None
+    bench: Bench, one: Variant, offers: Sequence[Offer], submit_ns: Sequence[int], paced: Paced | None = None
 ) -> list[int]:
     """Latencies in virtual time of the same rows, submitted when they really were, in their order.
 
-    pace: of the live run, for what nodes, engine and answers took in it. Policies are told the profile.
+    paced: how fast the live run went; None: as the profile says. Policies are told the profile.
     """
     name, lane = bench.model.name, bench.lane()
-    clock, durations, answer_ns = STEADY, {}, 0
-    if pace is not None:
-        clock, durations = pace.clock(outcome.submit_ns[0]), {name: pace.table()}
-        answer_ns = pace.answer_ns(outcome.latencies_ns)
+    paced = paced or Paced(STEADY, bench.table, 0)
+    clock, durations = paced.clock, {name: paced.table}
     trace, trips = [], {}
-    for number, (one_offer, at_ns) in enumerate(zip(offers, outcome.submit_ns, strict=True)):
+    for number, (one_offer, at_ns) in enumerate(zip(offers, submit_ns, strict=True)):
         admitted, now = bench.model.admit(one_offer.row), clock.work_at(at_ns)
         deadline_ns = clock.work_at(at_ns + bench.sla_ns)
         trace.append(Request(number, name, now, deadline_ns, admitted.signature, admitted.size, trips=admitted.trips))
         trips[number] = bench.subject.trips(one_offer.row)
     found = simulate([lane], make_policy(one.policy, [lane]), trace, trips=trips, durations=durations).latencies_ns
-    ends_ns = [clock.wall_at(request.arrival_ns + found[request.id]) for request in trace]
-    return [end_ns - at_ns + answer_ns for end_ns, at_ns in zip(ends_ns, outcome.submit_ns, strict=True)]
+    both = zip(trace, submit_ns, strict=True)
+    return [paced.latency_ns(at_ns, request.arrival_ns + found[request.id]) for request, at_ns in both]
 
 
-def row_of(bench: Bench, one: Variant, offers: Sequence[Offer]) -> tuple[dict[str, Any], Ends, Pace]:
-    """One run: live, and predicted by the profile; and what happened, for simulations."""
+def row_of(bench: Bench, one: Variant, offers: Sequence[Offer]) -> tuple[dict[str, Any], Sequence[int], Paced]:
+    """One run: live, and predicted by the profile; when calls were submitted, and how fast it went."""
     outcome, pace, mean_rows = run(bench, one, offers)
     first = int(WARM_UP * len(offers))
     kept = [ns for ns in outcome.latencies_ns[first:] if ns is not None]
     if not kept:
         raise InvalidInput("a run answered no call at all: give it more --seconds, or less load")
-    predicted = simulated_ns(bench, one, offers, outcome)[first:]
+    predicted = simulated_ns(bench, one, offers, outcome.submit_ns)[first:]
     row = {
         "what": "run",
         "policy": one.title,
@@ -246,7 +244,7 @@ def row_of(bench: Bench, one: Variant, offers: Sequence[Offer]) -> tuple[dict[st
         "predicted_mean_ms": statistics.fmean(predicted) / 1e6,
         "submit_lag_p99_ms": outcome.lag_p99_ms,
     }
-    return row, outcome, pace
+    return row, outcome.submit_ns, pace.seen(outcome.submit_ns, outcome.latencies_ns)
 
 
 def runs_of(
@@ -260,8 +258,8 @@ def runs_of(
     first = int(WARM_UP * len(offers))
     for one, row, _, _ in made:
         row[AT_PACE] = {
-            other.title: statistics.fmean(simulated_ns(bench, one, offers, outcome, pace)[first:]) / 1e6
-            for other, _, outcome, pace in made
+            other.title: statistics.fmean(simulated_ns(bench, one, offers, submit_ns, paced)[first:]) / 1e6
+            for other, _, submit_ns, paced in made
         }
     return [row for _, row, _, _ in made]
 

@@ -91,7 +91,8 @@ class Pace(Observer):
         by_node: list[list[_Ran]] = [[] for _ in self._expected]
         for ran in self._ran:
             by_node[ran.node].append(ran)
-        return [_over(of_node, self.ratio) for of_node in by_node]
+        ratio = self.ratio
+        return [_over(of_node, ratio) for of_node in by_node]
 
     def table(self) -> LatencyTable:
         """The table as it would have been meanwhile, each node at its own pace, with the engine's time in it."""
@@ -117,6 +118,11 @@ class Pace(Observer):
         if some:
             _append(wall_ns, work_ns, some)
         return WorkClock([at_ns + shift_ns for at_ns in wall_ns], [at_ns + shift_ns for at_ns in work_ns])
+
+    def seen(self, submit_ns: Sequence[int], latencies_ns: Sequence[int | None]) -> Paced:
+        """All that a simulation of the run needs. submit_ns, latencies_ns: in order of arrival, by the submitter's
+        clock."""
+        return Paced(self.clock(submit_ns[0]), self.table(), self.answer_ns(latencies_ns))
 
 
 class _Ran(NamedTuple):
@@ -158,6 +164,18 @@ class WorkClock(NamedTuple):
     def wall_at(self, work_ns: float) -> int:
         """The wall's reading when the second one shows this."""
         return _reading(work_ns, self.work_ns, self.wall_ns)
+
+
+class Paced(NamedTuple):
+    """How fast a run went: its clocks, the table on the second one, and what callers waited longer than that."""
+
+    clock: WorkClock
+    table: LatencyTable
+    answer_ns: int
+
+    def latency_ns(self, submit_ns: int, end_ns: int) -> int:
+        """Of a call submitted by the wall's clock, and ended by the second one."""
+        return self.clock.wall_at(end_ns) - submit_ns + self.answer_ns
 
 
 STEADY = WorkClock([0.0], [0.0])

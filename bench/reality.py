@@ -229,9 +229,9 @@ def compare(
 
 
 def _paced(bench: Bench, one: Variant, pace: Pace, outcome: Ends) -> list[int]:
-    found = run_simulated(bench, one, outcome.submit_ns, pace.table(), pace.clock(outcome.submit_ns[0]))
-    answer_ns = pace.answer_ns(outcome.latencies_ns)
-    return [latency_ns + answer_ns for latency_ns in found]
+    seen = pace.seen(outcome.submit_ns, outcome.latencies_ns)
+    found = run_simulated(bench, one, outcome.submit_ns, seen.table, seen.clock)
+    return [latency_ns + seen.answer_ns for latency_ns in found]
 
 
 def drift(bench: Bench, seed: int) -> dict[str, Any]:

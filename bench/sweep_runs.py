@@ -16,7 +16,7 @@ from typing import Any, Literal
 import lazybatch as lb
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.models import Batch
-from bench.paired import Pace, in_turns
+from bench.paired import Pace, Paced, in_turns
 from bench.sweep_loops import Loops, alone_ns, as_lengths
 from bench.variants import Variant, controls_for, joinable
 from lazybatch.core.control import Control
@@ -156,7 +156,7 @@ def live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run) -> l
     return seen_live(setting, model, inputs, run)[0]
 
 
-def seen_live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run) -> tuple[list[Row], Ends, Pace]:
+def seen_live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run) -> tuple[list[Row], Ends, Paced]:
     """The same, with what happened, for `mean_ms_at_pace`."""
     arrivals_ns = setting.arrivals_ns(run.rate_rps, run.requests, run.seed)
     pace = Pace(setting.table, setting.rows_max)
@@ -183,23 +183,24 @@ def seen_live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run)
         "merges": after.merges - before.merges,
         "policy_failures": after.policy_failures - before.policy_failures,
     }
-    return [row | counted for row in _rows(setting, run, outcome, simulated=False)], outcome, pace
+    rows = [row | counted for row in _rows(setting, run, outcome, simulated=False)]
+    return rows, outcome, pace.seen(outcome.submit_ns, outcome.latencies_ns)
 
 
-def mean_ms_at_pace(setting: Setting, run: Run, outcome: Ends, pace: Pace) -> float:
+def mean_ms_at_pace(setting: Setting, run: Run, outcome: Ends, paced: Paced) -> float:
     """The mean of a run in virtual time, with calls as they were submitted in a live one of the same arrivals, and at
     the pace that it had. For models without loops."""
     lane, model = setting.lane(round(run.targets_ms[0] * MS)), setting.table.model
-    clock, told_ns = pace.clock(outcome.submit_ns[0]), round(run.targets_ms[0] * MS)
+    clock, told_ns = paced.clock, round(run.targets_ms[0] * MS)
     requests = [
         Request(number, model, clock.work_at(at_ns), clock.work_at(at_ns + told_ns))
         for number, at_ns in enumerate(outcome.submit_ns)
     ]
     policy = run.variant.simulated(controls_for([run.variant], [lane]))
-    found = simulate([lane], policy, requests, durations={model: pace.table()}).latencies_ns
-    answer_ns, first = pace.answer_ns(outcome.latencies_ns), int(WARM_UP * len(requests))
+    found = simulate([lane], policy, requests, durations={model: paced.table}).latencies_ns
+    first = int(WARM_UP * len(requests))
     judged = [
-        clock.wall_at(request.arrival_ns + found[request.id]) - at_ns + answer_ns
+        paced.latency_ns(at_ns, request.arrival_ns + found[request.id])
         for request, at_ns in zip(requests[first:], outcome.submit_ns[first:], strict=True)
         if request.id in found
     ]

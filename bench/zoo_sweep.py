@@ -150,7 +150,7 @@ def swept(name: str, chosen: argparse.Namespace) -> list[Row]:
                     if row["sla_ms"] in other.targets_ms
                 }
         rows += [row | {"model": name, "load": load} for _, made, _, _ in found for row in made]
-        pace = statistics.median(seen.ratio for _, _, _, seen in found)
+        pace = statistics.median(made[0]["pace"] for _, made, _, _ in found)
     progress_end()
     return rows
 

@@ -210,7 +210,7 @@ class _Run:
         moves = rows = 0
         if done.merges and task.node in self.loops_begin[task.model]:
             moves, rows = len(done.merges), sum(self.came.get(merge.source, 0) for merge in done.merges)
-        left = len(done.finished) + (0 if done.split is None else len(done.split.requests))
+        left = done.leaving
         if 0 < left < task.rows:
             moves, rows = moves + 1, left
         if task.opened and task.model in self.loops_first:

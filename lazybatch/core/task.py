@@ -105,6 +105,11 @@ class Completion(NamedTuple):
     merges: tuple[Merge, ...] = ()
     truncated: tuple[int, ...] = ()
 
+    @property
+    def leaving(self) -> int:
+        """How many leave with what they have: finished, or for what follows their loop."""
+        return len(self.finished) + (0 if self.split is None else len(self.split.requests))
+
 
 NOTHING = Completion()
 """Nobody leaves and nothing merges: the sub-batch goes on. What follows from most tasks, so it is made once."""

@@ -199,9 +199,8 @@ class _Gaps(Observer):
     def stepped(self, now_ns: int, task: Task, completion: Completion) -> None:
         """See `Observer.stepped`."""
         self.steps += 1
-        left = len(completion.finished) + (0 if completion.split is None else len(completion.split.requests))
-        if 0 < left < task.rows:
-            self.moved[self.steps] += left
+        if 0 < completion.leaving < task.rows:
+            self.moved[self.steps] += completion.leaving
 
     def merged(self, now_ns: int, merge: Merge) -> None:
         """See `Observer.merged`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lazybatch.core.task import Cancellation, Completion, Failure, Merge, Reason, Task, Where
+from lazybatch.core.task import Cancellation, Completion, Failure, Merge, Reason, Split, Task, Where
 
 
 def test_records_do_not_change() -> None:
@@ -20,6 +20,13 @@ def test_nothing_happened_is_the_default() -> None:
     assert Completion() == ((), (), None, (), ())
     assert Failure((), (), ()).merges == ()
     assert Cancellation(Where.UNKNOWN) == (Where.UNKNOWN, None, False, ())
+
+
+def test_who_leaves_a_loop_is_counted_once() -> None:
+    """Those who are finished, and those who go on behind it; rows that were cancelled have nothing."""
+    assert Completion(evicted=(5,)).leaving == 0
+    assert Completion(finished=(1, 2)).leaving == 2
+    assert Completion(finished=(1,), split=Split("m", 0, 1, (3, 4))).leaving == 3
 
 
 def test_reasons_are_distinct_readable_texts() -> None:
