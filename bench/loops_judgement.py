@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import Report, run_script
-from bench.paired import AT_PACE, ONE_PACE, SURE, Middle, at_one_pace, middle
+from bench.paired import AT_PACE, ONE_PACE, SURE, Middle, at_one_pace, middle, simulated_over_live
 from lazybatch.errors import InvalidInput
 from lazybatch.metrics import latency_summary
 
@@ -63,8 +63,7 @@ class Cell(NamedTuple):
         return middle([one[measure] / other[measure] for one, other in self.pairs(over, under)])
 
     def at_one_pace(self, over: str, under: str) -> Middle | None:
-        """The same of the means, simulated: both at the pace of the one's run, and of the other's. None where they were
-        not simulated so."""
+        """The same of the means, less what the change of pace between two runs did; None where it was not simulated."""
         pairs = list(self.pairs(over, under))
         if any(owner not in row[AT_PACE] for pair in pairs for row in pair for owner in (over, under)):
             return None
@@ -72,11 +71,9 @@ class Cell(NamedTuple):
 
     def off(self, policy: str, kind: str) -> Middle:
         """What was "predicted" before the run, or "simulated" at its pace, over what the mean was."""
-        return middle([_said(row, kind) / row["mean_ms"] for row in self.runs[policy]])
-
-
-def _said(row: Mapping[str, Any], kind: str) -> float:
-    return float(row["predicted_mean_ms"] if kind == "predicted" else row[AT_PACE][row["policy"]])
+        if kind == "simulated":
+            return middle([simulated_over_live(row) for row in self.runs[policy]])
+        return middle([row["predicted_mean_ms"] / row["mean_ms"] for row in self.runs[policy]])
 
 
 def cells(rows: Rows) -> Iterator[Cell]:
@@ -212,7 +209,8 @@ def page(documents: Sequence[Mapping[str, Any]]) -> str:
         "continuous), at the pace of the machine a moment before. Pace: what nodes took, over what the first profile",
         "said. Means and 99th percentiles: the median seed's. Ratios: medians of the seeds', and where the true one is",
         f"with {100 * SURE:.0f} %. Predicted: the mean simulated with the profile made before each seed; simulated:",
-        "with nodes as fast as they were in that very run. One pace: both simulated at the pace of either one's run.",
+        "with nodes as fast as they were in that very run. One pace: the ratio of the means, less what the machine's",
+        "change of pace between the two runs did to it, as simulating both policies at both paces tells.",
         "",
         *(line for document in documents for line in section(document)),
         "## What was wanted",

@@ -11,7 +11,7 @@ within the time that 99 % of theirs took there.
 
 Every run is simulated as well: predicted, with the profile made before it, and once more with nodes as fast as they
 were in that very run, which tells a simulator that is wrong from a machine that has changed. And every policy is
-simulated at the pace that the machine had in the others' runs: so they are compared at one pace.
+simulated at the pace that the machine had in the others' runs: so it is known what a change of pace did to a ratio.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bench import loops_judgement
 from bench.common import Report, fill_in, parser, progress, progress_bar, progress_end, run_script
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.loops_judgement import CONTINUOUS, GRAPH, NEAR_CAPACITY, OURS
-from bench.paired import AT_PACE, STEADY, Pace, Paced, in_turns
+from bench.paired import AT_PACE, Pace, Paced, in_turns, steady
 from bench.programs import LOOPED, Looped, looped
 from bench.variants import Variant, variants
 from lazybatch.config import whole
@@ -211,7 +211,7 @@ def simulated_ns(
     paced: how fast the live run went; None: as the profile says. Policies are told the profile.
     """
     name, lane = bench.model.name, bench.lane()
-    paced = paced or Paced(STEADY, bench.table, 0)
+    paced = paced or steady(bench.table)
     clock, durations = paced.clock, {name: paced.table}
     trace, trips = [], {}
     for number, (one_offer, at_ns) in enumerate(zip(offers, submit_ns, strict=True)):
@@ -256,9 +256,9 @@ def runs_of(
         tell(one.title)
         made.append((one, *row_of(bench, one, offers)))
     first = int(WARM_UP * len(offers))
-    for one, row, _, _ in made:
+    for one, row, _, own in made:
         row[AT_PACE] = {
-            other.title: statistics.fmean(simulated_ns(bench, one, offers, submit_ns, paced)[first:]) / 1e6
+            other.title: statistics.fmean(simulated_ns(bench, one, offers, submit_ns, paced.under(own))[first:]) / 1e6
             for other, _, submit_ns, paced in made
         }
     return [row for _, row, _, _ in made]

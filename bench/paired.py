@@ -6,7 +6,8 @@ Must not know: which policies are compared, what is wanted of them.
 
 A shared machine gets slower and faster within seconds, by more than policies differ. So runs are short and many, and
 what is compared is two runs of one seed, one soon after the other: half of such ratios are too high and half too low,
-whatever the machine did. How much it did is seen in the runs themselves, since every node's time is known.
+whatever the machine did. How much it did is seen in the runs themselves, since every node's time is known; what the
+engine took between nodes is the policy's own doing, and is not taken for the machine's.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import comb
 from typing import Any, NamedTuple, TypeVar
 
-from lazybatch.core.latency import LatencyTable
+from lazybatch.core.latency import EngineTime, LatencyTable
 from lazybatch.core.request import Request
 from lazybatch.core.task import Task
 from lazybatch.metrics import Observer, Outcome
@@ -28,24 +29,27 @@ SURE = 0.9
 
 AT_PACE = "simulated_mean_ms_at_pace_of"
 """In a run's row: by policy, the mean as it would have been at the pace that the machine had in that policy's run."""
-ONE_PACE = ", simulated at one pace"
+ONE_PACE = ", at one pace"
 """In a figure's name."""
 PIECE_NS = 100_000_000
 """How long the pace is taken for constant: some nodes at least, and no longer than machines take to change."""
+WAITED = 20
+"""The engine took longer than this many times what the table says of it: the policy waited, or the machine was away."""
 
 T = TypeVar("T")
 
 
 class Pace(Observer):
-    """What dispatches took, and what they should have by a table, with the engine's own time before each node.
+    """What nodes took and what they should have by a table, and the same of the engine's own time before each node.
 
     The engine's time begins where the node before it ended, or with a row that came since: there may have been nothing
-    to run before, or the policy waited for it. rows_max: the largest sub-batch that is served.
+    to run before. rows_max: the largest sub-batch that is served.
     """
 
     def __init__(self, table: LatencyTable, rows_max: int) -> None:
-        self._table = replace(table.dispatched(), engine=None)  # moving rows is in what dispatches took
-        self._expected = self._table.dense_ns(rows_max)
+        self._table = replace(table, engine=None)
+        self._engine = replace(table.engine or EngineTime(), move_ns=0, move_row_ns=0)  # in what dispatches take
+        self._expected = table.dense_ns(rows_max)
         self.restart()
 
     def restart(self) -> None:
@@ -54,6 +58,7 @@ class Pace(Observer):
         self._arrivals_ns: dict[int, int] = {}
         self._latencies_ns: dict[int, int] = {}
         self._busy_from_ns = 0
+        self._engine_ns = self._engine_expected_ns = 0
 
     def arrived(self, now_ns: int, request: Request) -> None:
         """See `Observer.arrived`."""
@@ -63,8 +68,13 @@ class Pace(Observer):
     def dispatched(self, start_ns: int, end_ns: int, task: Task, failed: bool = False) -> None:
         """See `Observer.dispatched`."""
         if not failed:
+            engine_ns = self._engine.before_ns(task.node, task.padded_rows)
+            took = start_ns - self._busy_from_ns
+            if took <= WAITED * engine_ns:
+                self._engine_ns += took
+                self._engine_expected_ns += engine_ns
             expected_ns = self._expected[task.node][task.padded_rows]
-            self._ran.append(_Ran(task.node, expected_ns, self._busy_from_ns, end_ns))
+            self._ran.append(_Ran(task.node, expected_ns, start_ns, end_ns))
         self._busy_from_ns = end_ns
 
     def exited(self, now_ns: int, request: Request, outcome: Outcome, first_dispatch_ns: int | None) -> None:
@@ -83,7 +93,7 @@ class Pace(Observer):
 
     @property
     def ratio(self) -> float:
-        """What all took, over what the table says: 1.2 where the machine was a fifth slower. 1 where nothing ran."""
+        """What all nodes took, over what the table says: 1.2 where the machine was a fifth slower. 1 where none ran."""
         return _over(self._ran, 1.0)
 
     def factors(self) -> list[float]:
@@ -94,8 +104,14 @@ class Pace(Observer):
         ratio = self.ratio
         return [_over(of_node, ratio) for of_node in by_node]
 
+    def engine(self) -> EngineTime:
+        """What the engine took before nodes, on a machine whose nodes take what the table says."""
+        if not self._engine_expected_ns:
+            return self._engine
+        return _times(self._engine, self._engine_ns / self._engine_expected_ns / self.ratio)
+
     def table(self) -> LatencyTable:
-        """The table as it would have been meanwhile, each node at its own pace, with the engine's time in it."""
+        """The table as it would have been meanwhile, each node at its own pace; the engine's time is not in it."""
         factors = self.factors()
         return replace(
             self._table,
@@ -122,7 +138,8 @@ class Pace(Observer):
     def seen(self, submit_ns: Sequence[int], latencies_ns: Sequence[int | None]) -> Paced:
         """All that a simulation of the run needs. submit_ns, latencies_ns: in order of arrival, by the submitter's
         clock."""
-        return Paced(self.clock(submit_ns[0]), self.table(), self.answer_ns(latencies_ns))
+        answer_ns = self.answer_ns(latencies_ns)
+        return Paced(self.clock(submit_ns[0]), self.table(), self.ratio, self.engine(), answer_ns)
 
 
 class _Ran(NamedTuple):
@@ -167,11 +184,23 @@ class WorkClock(NamedTuple):
 
 
 class Paced(NamedTuple):
-    """How fast a run went: its clocks, the table on the second one, and what callers waited longer than that."""
+    """How fast a run went: its clocks, the nodes' table on the second one and the pace that this is, what the engine
+    took where the pace is 1, and what callers waited longer than all that."""
 
     clock: WorkClock
-    table: LatencyTable
+    nodes: LatencyTable
+    ratio: float
+    engine: EngineTime
     answer_ns: int
+
+    def under(self, other: Paced) -> Paced:
+        """The machine as it was in this run, for the policy of the other one: the engine's time is the policy's own."""
+        return self._replace(engine=other.engine)
+
+    @property
+    def table(self) -> LatencyTable:
+        """What nodes take on the second clock, and the engine before them."""
+        return replace(self.nodes, engine=_times(self.engine, self.ratio))
 
     def latency_ns(self, submit_ns: int, end_ns: int) -> int:
         """Of a call submitted by the wall's clock, and ended by the second one."""
@@ -182,6 +211,11 @@ STEADY = WorkClock([0.0], [0.0])
 """Of a machine that always does what the table says."""
 
 
+def steady(table: LatencyTable) -> Paced:
+    """A run on such a machine."""
+    return Paced(STEADY, table, 1.0, table.engine or EngineTime(), 0)
+
+
 def _reading(at_ns: float, here_ns: Sequence[float], there_ns: Sequence[float]) -> int:
     place = bisect_right(here_ns, at_ns)
     if place == len(here_ns):
@@ -190,6 +224,10 @@ def _reading(at_ns: float, here_ns: Sequence[float], there_ns: Sequence[float]) 
         return round(there_ns[0] + at_ns - here_ns[0])
     part = (at_ns - here_ns[place - 1]) / (here_ns[place] - here_ns[place - 1])
     return round(there_ns[place - 1] + part * (there_ns[place] - there_ns[place - 1]))
+
+
+def _times(engine: EngineTime, factor: float) -> EngineTime:
+    return EngineTime(*(round(getattr(engine, one.name) * factor) for one in fields(engine)))
 
 
 def _scaled(times_ns: Sequence[Sequence[int]], factors: Sequence[float]) -> tuple[tuple[int, ...], ...]:
@@ -231,9 +269,16 @@ def middle(values: Sequence[float]) -> Middle:
 
 
 def at_one_pace(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """A run's mean over another's, simulated: both at the pace of the one, and both at the pace of the other.
+    """A run's mean over another's, less what the machine's change of pace between the two did to it.
 
-    The rows of two runs of the same arrivals; see `AT_PACE`.
+    The rows of two runs of the same arrivals. What the change did is what it does to simulated runs of the same two
+    policies: each at the pace of its own run and at the other's (see `AT_PACE`).
     """
-    owners = (one["policy"], other["policy"])
-    return statistics.geometric_mean(one[AT_PACE][owner] / other[AT_PACE][owner] for owner in owners)
+    mine, theirs = one["policy"], other["policy"]
+    pace = statistics.geometric_mean(row[AT_PACE][mine] / row[AT_PACE][theirs] for row in (one, other))
+    return float(one["mean_ms"] / other["mean_ms"] / pace)
+
+
+def simulated_over_live(one: Mapping[str, Any]) -> float:
+    """A run's mean, simulated at its own pace, over the real one."""
+    return float(one[AT_PACE][one["policy"]] / one["mean_ms"])

@@ -189,7 +189,7 @@ def seen_live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run)
 
 def mean_ms_at_pace(setting: Setting, run: Run, outcome: Ends, paced: Paced) -> float:
     """The mean of a run in virtual time, with calls as they were submitted in a live one of the same arrivals, and at
-    the pace that it had. For models without loops."""
+    this pace. For models without loops."""
     lane, model = setting.lane(round(run.targets_ms[0] * MS)), setting.table.model
     clock, told_ns = paced.clock, round(run.targets_ms[0] * MS)
     requests = [

@@ -7,7 +7,7 @@ A cell is a model, a load and an SLA target. All policies serve the same arrival
 taken seed by seed, between runs that follow one another; what is judged is their median (`paired`). A load is a share
 of what the machine can serve at the pace it had a moment ago, so that one that has become slower is not overloaded.
 Models without loops are simulated as well, every policy at the pace that the machine had in its own run and in the
-others': so policies are compared at one pace, too, and the simulator with what really happened.
+others': so it is known what a change of pace between two runs did to their ratio, and how near the simulator comes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import sla_sweep, sweep_options, sweep_runs
 from bench.common import Report, fill_in, make_folder, parser, progress, progress_bar, progress_end, run_script
-from bench.paired import AT_PACE, ONE_PACE, SURE, Middle, at_one_pace, in_turns, middle
+from bench.paired import AT_PACE, ONE_PACE, SURE, Middle, at_one_pace, in_turns, middle, simulated_over_live
 from bench.sweep_runs import Row
 from bench.variants import variants
 from lazybatch.config import whole
@@ -82,7 +82,7 @@ class Cell:
         return [ours / theirs for ours, theirs in zip(values[OURS], values[other], strict=True)]
 
     def at_one_pace(self, other: str) -> Middle | None:
-        """The same of the means, simulated at the pace of both runs; None where that was not done."""
+        """The same of the means, less what the change of pace did; None where that was not simulated."""
         if any(AT_PACE not in row for title in (OURS, other) for row in self.rows[title]):
             return None
         return middle([at_one_pace(*pair) for pair in zip(self.rows[OURS], self.rows[other], strict=True)])
@@ -91,7 +91,7 @@ class Cell:
         """A policy's mean simulated at its pace over the real one, the median of the seeds; None likewise."""
         if any(AT_PACE not in row for row in self.rows[title]):
             return None
-        return float(statistics.median(row[AT_PACE][title] / row["mean_ms"] for row in self.rows[title]))
+        return statistics.median(map(simulated_over_live, self.rows[title]))
 
     def best_other(self, measure: str = "mean_ms") -> str:
         """The one that ours does worst against."""
@@ -142,10 +142,10 @@ def swept(name: str, chosen: argparse.Namespace) -> list[Row]:
             text = f"{name}: {run.variant.title} at {load:g}, seed {seed}"
             progress_bar(number * len(runs) + place, len(rounds) * len(runs), text)
             found.append((run, *sweep_runs.seen_live(setting, model, inputs, run)))
-        for run, made, _, _ in found if setting.loops is None else ():
+        for run, made, _, own in found if setting.loops is None else ():
             for row in made:
                 row[AT_PACE] = {
-                    other.variant.title: sweep_runs.mean_ms_at_pace(setting, run, outcome, seen)
+                    other.variant.title: sweep_runs.mean_ms_at_pace(setting, run, outcome, seen.under(own))
                     for other, _, outcome, seen in found
                     if row["sla_ms"] in other.targets_ms
                 }
@@ -201,8 +201,9 @@ def page(report: Report, found: Sequence[Cell]) -> str:
         "seeds' means and 99th percentiles. Load: the rate over what the best batch size can serve (of models with",
         "loops: whole batches), at the pace that the machine had a moment before. Pace: what nodes took, over what the",
         f"profile said. Last columns: lookahead's over this policy's, median of {seeds} seeds, and where the true",
-        f"one is with {100 * SURE:.0f} %. One pace: the ratio of the means, both simulated at the pace that the",
-        "machine had in either run. Simulated: the mean, simulated at the pace of its own run, over the real one.",
+        f"one is with {100 * SURE:.0f} %. One pace: the ratio of the means, less what the machine's change of pace",
+        "between the two runs did to it, as simulating both policies at both paces tells. Simulated: the mean,",
+        "simulated at the pace of its own run, over the real one.",
         "",
         "| Model | Load | Rate 1/s | Target ms | Policy | Pace | Mean ms | p99 ms | In time | Mean, lookahead over it "
         "| p99 | One pace | Simulated |",

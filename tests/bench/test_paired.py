@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.paired import PIECE_NS, Pace, WorkClock, in_turns, middle
+from bench.paired import PIECE_NS, WAITED, Pace, WorkClock, in_turns, middle, steady
 from lazybatch.core.latency import EngineTime, LatencyTable
 from lazybatch.core.request import Request
 from lazybatch.core.task import Reason, Task
@@ -30,7 +30,7 @@ def _pace(table: LatencyTable = NODES) -> Pace:
     return pace
 
 
-def test_the_pace_is_what_dispatches_took_over_the_table() -> None:
+def test_the_pace_is_what_nodes_took_over_the_table() -> None:
     """Node a took twice its time with one row and with two, node b half: each follows its own; a failed node says
     nothing, and without any the table stands."""
     pace = _pace()
@@ -48,19 +48,26 @@ def test_the_pace_is_what_dispatches_took_over_the_table() -> None:
     assert pace.table() == NODES
 
 
-def test_the_engines_time_is_part_of_it() -> None:
-    """From the end of one node, or from a row that came when there was nothing to run, to the end of the next: by the
-    table 12 + 100 and 4 + 1000."""
-    pace = Pace(replace(NODES, engine=EngineTime(10, 2, 4, 0)), 2)
+def test_the_engines_time_is_the_policys_own() -> None:
+    """From the end of one node, or from a row that came when there was nothing to run, to the start of the next: by the
+    table 12 and 4, really 24 and 8, while nodes were half as fast again. So the engine took 4/3 of its time for a
+    machine of pace 1, and twice its time at that pace; a gap in which the policy waited does not count."""
+    pace = Pace(replace(NODES, engine=EngineTime(10, 2, 4, 0, 7, 7)), 2)
+    assert pace.seen([0], [None]).table.engine == EngineTime(10, 2, 4, 0), "nothing ran"
     pace.arrived(1010, Request(0, "m", 1000, 10**9))
-    pace.dispatched(1024, 1224, _task(0, 1))
-    pace.dispatched(1232, 3232, _task(1, 1))
-    assert pace.ratio == 2.0
+    pace.dispatched(1024, 1174, _task(0, 1))
+    pace.dispatched(1182, 2682, _task(1, 1))
     pace.arrived(9003, Request(1, "m", 9000, 10**9))
-    pace.dispatched(9024, 9224, _task(0, 1))
-    assert pace.ratio == 2.0
-    assert pace.table().median_ns == ((224, 328), (2008, 4008))
-    assert pace.table().engine is None
+    pace.dispatched(9000 + 12 * WAITED + 1, 9000 + 12 * WAITED + 151, _task(0, 1))
+    assert pace.ratio == 1.5
+    seen = pace.seen([0], [None, None])
+    assert seen.engine == EngineTime(13, 3, 5, 0)
+    assert seen.table == replace(
+        NODES, median_ns=((150, 225), (1500, 3000)), high_ns=((165, 240), (1650, 3150)), engine=EngineTime(20, 4, 8, 0)
+    )
+    slow = seen._replace(ratio=3.0, engine=EngineTime(1, 1, 1, 1))
+    assert slow.under(seen).table.engine == EngineTime(39, 9, 15, 0), "its engine, at the other machine's pace"
+    assert slow.under(seen).clock == slow.clock
 
 
 def test_what_callers_wait_longer() -> None:
@@ -123,6 +130,14 @@ def test_the_clocks_start_with_the_first_arrival() -> None:
     clock = pace.clock(5)
     assert clock.wall_ns[-1] == 1180 - 70 + 5
     assert [clock.work_at(at_ns) for at_ns in (-3, 5, 1000, 1115, 2300)] == [-3, 5, 1000, 1115, 2300]
+
+
+def test_a_steady_machine_does_what_the_table_says() -> None:
+    """Its clocks agree and nothing is added."""
+    table = replace(NODES, engine=EngineTime(10, 2, 4, 0, 7, 7))
+    assert steady(table).table == table
+    assert steady(table).latency_ns(100, 350) == 250
+    assert steady(NODES).table == replace(NODES, engine=EngineTime())
 
 
 def test_a_node_that_did_not_run_follows_the_others() -> None:
