@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ from bench import loops_judgement
 from bench.common import Report, fill_in, parser, progress, progress_bar, progress_end, run_script
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.loops_judgement import CONTINUOUS, GRAPH, NEAR_CAPACITY, OURS
-from bench.paired import AT_PACE, Pace, Paced, in_turns, steady
+from bench.pace import Pace, Paced, steady
+from bench.paired import AT_PACE, in_turns
 from bench.programs import LOOPED, Looped, looped
 from bench.variants import Variant, variants
 from lazybatch.config import whole
@@ -42,7 +43,6 @@ from lazybatch.demo.load import Offer
 from lazybatch.errors import InvalidInput
 from lazybatch.lengths import Lengths, guesses_for, load_lengths
 from lazybatch.policies import make_policy
-from lazybatch.simulator import simulate
 from lazybatch.workload import poisson
 
 SUSTAINED = 1.5
@@ -203,25 +203,19 @@ def run(bench: Bench, one: Variant, offers: Sequence[Offer], sla_ns: int | None 
     return outcome, pace, (after.iterations - before.iterations) / steps if steps else 0.0
 
 
-def simulated_ns(
-    bench: Bench, one: Variant, offers: Sequence[Offer], submit_ns: Sequence[int], paced: Paced | None = None
-) -> list[int]:
-    """Latencies in virtual time of the same rows, submitted when they really were, in their order.
-
-    paced: how fast the live run went; None: as the profile says. Policies are told the profile.
-    """
+def simulated_mean_ms(
+    bench: Bench, one: Variant, offers: Sequence[Offer], submit_ns: Sequence[int], paced: Paced
+) -> float:
+    """The mean in virtual time of the same rows, submitted when they really were, at this pace."""
     name, lane = bench.model.name, bench.lane()
-    paced = paced or steady(bench.table)
-    clock, durations = paced.clock, {name: paced.table}
-    trace, trips = [], {}
+    requests, trips = [], {}
     for number, (one_offer, at_ns) in enumerate(zip(offers, submit_ns, strict=True)):
-        admitted, now = bench.model.admit(one_offer.row), clock.work_at(at_ns)
-        deadline_ns = clock.work_at(at_ns + bench.sla_ns)
-        trace.append(Request(number, name, now, deadline_ns, admitted.signature, admitted.size, trips=admitted.trips))
+        row = bench.model.admit(one_offer.row)
+        deadline_ns = at_ns + bench.sla_ns
+        requests.append(Request(number, name, at_ns, deadline_ns, row.signature, row.size, trips=row.trips))
         trips[number] = bench.subject.trips(one_offer.row)
-    found = simulate([lane], make_policy(one.policy, [lane]), trace, trips=trips, durations=durations).latencies_ns
-    both = zip(trace, submit_ns, strict=True)
-    return [paced.latency_ns(at_ns, request.arrival_ns + found[request.id]) for request, at_ns in both]
+    found = paced.simulated_ns(lane, make_policy(one.policy, [lane]), requests, trips)
+    return statistics.fmean(ns for ns in found[int(WARM_UP * len(found)) :] if ns is not None) / 1e6
 
 
 def row_of(bench: Bench, one: Variant, offers: Sequence[Offer]) -> tuple[dict[str, Any], Sequence[int], Paced]:
@@ -231,7 +225,6 @@ def row_of(bench: Bench, one: Variant, offers: Sequence[Offer]) -> tuple[dict[st
     kept = [ns for ns in outcome.latencies_ns[first:] if ns is not None]
     if not kept:
         raise InvalidInput("a run answered no call at all: give it more --seconds, or less load")
-    predicted = simulated_ns(bench, one, offers, outcome.submit_ns)[first:]
     row = {
         "what": "run",
         "policy": one.title,
@@ -241,24 +234,23 @@ def row_of(bench: Bench, one: Variant, offers: Sequence[Offer]) -> tuple[dict[st
         "sla_met": sum(ns <= bench.sla_ns for ns in kept) / (len(offers) - first),
         "mean_rows": mean_rows,
         "latencies_ms": [round(ns / 1e6, 3) for ns in kept],
-        "predicted_mean_ms": statistics.fmean(predicted) / 1e6,
+        "predicted_mean_ms": simulated_mean_ms(bench, one, offers, outcome.submit_ns, steady(bench.table)),
         "submit_lag_p99_ms": outcome.lag_p99_ms,
     }
     return row, outcome.submit_ns, pace.seen(outcome.submit_ns, outcome.latencies_ns)
 
 
 def runs_of(
-    bench: Bench, compared: Sequence[Variant], offers: Sequence[Offer], tell: Callable[[str], None]
+    bench: Bench, compared: Sequence[Variant], offers: Sequence[Offer], text: str, done: int, total: int
 ) -> list[dict[str, Any]]:
-    """One run per policy, and each simulated at the pace of all of these runs. tell: called with each title."""
+    """One run per policy, and each simulated at the pace of all of these runs. text, done, total: for the progress."""
     made = []
-    for one in compared:
-        tell(one.title)
+    for place, one in enumerate(compared):
+        progress_bar(done + place, total, f"{one.title} {text}")
         made.append((one, *row_of(bench, one, offers)))
-    first = int(WARM_UP * len(offers))
     for one, row, _, own in made:
         row[AT_PACE] = {
-            other.title: statistics.fmean(simulated_ns(bench, one, offers, submit_ns, paced.under(own))[first:]) / 1e6
+            other.title: simulated_mean_ms(bench, one, offers, submit_ns, paced.under(own))
             for other, _, submit_ns, paced in made
         }
     return [row for _, row, _, _ in made]
@@ -292,21 +284,16 @@ def compare(bench: Bench, report: Report, chosen: argparse.Namespace, capacities
     """All policies at all loads, in turns, seed by seed."""
     compared = variants(chosen.policy)
     cells = [("graph", load) for load in chosen.load] + [(CONTINUOUS, load) for load in chosen.load_continuous]
-    pace, done, total = 1.0, 0, chosen.seeds * len(cells) * len(compared)
+    pace, total = 1.0, chosen.seeds * len(cells) * len(compared)
     for seed in range(1, chosen.seeds + 1):
         if seed > 1:  # the machine may have changed its pace
             bench = replace(bench, table=profiled(bench.model, bench.rows, chosen))
-        for load_of, load in cells:
+        for place, (load_of, load) in enumerate(cells, start=(seed - 1) * len(cells)):
             rate_rps = load * capacities[load_of] / pace
             offers = offers_at(bench, rate_rps, chosen.seconds, seed)
             cell = {"model": chosen.model, "load_of": load_of, "load": load, "rate_rps": rate_rps, "seed": seed}
-
-            def tell(title: str, text: str = f"at {load:g} of {load_of}, seed {seed}") -> None:
-                nonlocal done
-                progress_bar(done, total, f"{title} {text}")
-                done += 1
-
-            found = runs_of(bench, in_turns(compared, seed), offers, tell)
+            text = f"at {load:g} of {load_of}, seed {seed}"
+            found = runs_of(bench, in_turns(compared, seed), offers, text, place * len(compared), total)
             report.rows += [row | cell for row in found]
             pace = statistics.median(row["pace"] for row in found)
         report.save(chosen.json)

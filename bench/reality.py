@@ -32,7 +32,8 @@ from bench.common import Report, fill_in, parser, progress_bar, progress_end, ru
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.measure_overheads import Overheads, Watched, fit
 from bench.models import NAMES, Subject, subject
-from bench.paired import STEADY, Pace, WorkClock, in_turns
+from bench.pace import Pace
+from bench.paired import in_turns
 from bench.variants import Variant, controls_for, joinable, variants
 from lazybatch.bounds import graph_capacity_rps
 from lazybatch.config import whole
@@ -162,13 +163,10 @@ def run_live(bench: Bench, one: Variant, arrivals_ns: Sequence[int], seed: int) 
     return watched, pace, outcome
 
 
-def run_simulated(
-    bench: Bench, one: Variant, submit_ns: Sequence[int], took: Overheads | LatencyTable, clock: WorkClock = STEADY
-) -> list[int]:
+def run_simulated(bench: Bench, one: Variant, submit_ns: Sequence[int], took: Overheads | LatencyTable) -> list[int]:
     """Latencies in virtual time of calls submitted at these times, in their order.
 
     took: what nodes take: the profiled times and these constants, or a table's. Policies are told the profile.
-    clock: on which nodes take that.
     """
     lane, model = bench.lane, bench.table.model
     policy = one.simulated(controls_for([one], [lane]))
@@ -176,11 +174,9 @@ def run_simulated(
     if isinstance(took, Overheads):
         wake_ns, around_ns = took.wake_ns, took.wake_ns + took.answer_ns
         took = took.over(bench.table, bench.rows_max)
-    arrivals_ns = [clock.work_at(at_ns + wake_ns) for at_ns in submit_ns]
-    requests = requests_from(arrivals_ns, model, sla_ns=bench.sla_ns)
+    requests = requests_from([at_ns + wake_ns for at_ns in submit_ns], model, sla_ns=bench.sla_ns)
     found = simulate([lane], policy, requests, durations={model: took}).latencies_ns
-    ends_ns = [clock.wall_at(request.arrival_ns + found[request.id]) for request in requests]
-    return [end_ns - at_ns - wake_ns + around_ns for end_ns, at_ns in zip(ends_ns, submit_ns, strict=True)]
+    return [found[request.id] + around_ns for request in requests]
 
 
 def calibrate(bench: Bench, one: Variant, rate_rps: float, plan: Any) -> Overheads:
@@ -228,10 +224,10 @@ def compare(
     }
 
 
-def _paced(bench: Bench, one: Variant, pace: Pace, outcome: Ends) -> list[int]:
-    seen = pace.seen(outcome.submit_ns, outcome.latencies_ns)
-    found = run_simulated(bench, one, outcome.submit_ns, seen.table, seen.clock)
-    return [latency_ns + seen.answer_ns for latency_ns in found]
+def _paced(bench: Bench, one: Variant, pace: Pace, outcome: Ends) -> list[int | None]:
+    lane, seen = bench.lane, pace.seen(outcome.submit_ns, outcome.latencies_ns)
+    requests = requests_from(outcome.submit_ns, bench.table.model, sla_ns=bench.sla_ns)
+    return seen.simulated_ns(lane, one.simulated(controls_for([one], [lane])), requests)
 
 
 def drift(bench: Bench, seed: int) -> dict[str, Any]:

@@ -16,14 +16,14 @@ from typing import Any, Literal
 import lazybatch as lb
 from bench.live import Ends, ends, schedule, serve, warm
 from bench.models import Batch
-from bench.paired import Pace, Paced, in_turns
+from bench.pace import Pace, Paced
+from bench.paired import in_turns
 from bench.sweep_loops import Loops, alone_ns, as_lengths
 from bench.variants import Variant, controls_for, joinable
 from lazybatch.core.control import Control
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies.joining import LoopControls
-from lazybatch.core.request import Request
 from lazybatch.executors.base import Model
 from lazybatch.metrics import latency_summary
 from lazybatch.simulator import requests_from, simulate
@@ -190,20 +190,10 @@ def seen_live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run)
 def mean_ms_at_pace(setting: Setting, run: Run, outcome: Ends, paced: Paced) -> float:
     """The mean of a run in virtual time, with calls as they were submitted in a live one of the same arrivals, and at
     this pace. For models without loops."""
-    lane, model = setting.lane(round(run.targets_ms[0] * MS)), setting.table.model
-    clock, told_ns = paced.clock, round(run.targets_ms[0] * MS)
-    requests = [
-        Request(number, model, clock.work_at(at_ns), clock.work_at(at_ns + told_ns))
-        for number, at_ns in enumerate(outcome.submit_ns)
-    ]
-    policy = run.variant.simulated(controls_for([run.variant], [lane]))
-    found = simulate([lane], policy, requests, durations={model: paced.table}).latencies_ns
-    first = int(WARM_UP * len(requests))
-    judged = [
-        paced.latency_ns(at_ns, request.arrival_ns + found[request.id])
-        for request, at_ns in zip(requests[first:], outcome.submit_ns[first:], strict=True)
-        if request.id in found
-    ]
+    told_ns = round(run.targets_ms[0] * MS)
+    lane, requests = setting.lane(told_ns), requests_from(outcome.submit_ns, setting.table.model, sla_ns=told_ns)
+    found = paced.simulated_ns(lane, run.variant.simulated(controls_for([run.variant], [lane])), requests)
+    judged = [latency_ns for latency_ns in found[int(WARM_UP * len(found)) :] if latency_ns is not None]
     return sum(judged) / max(1, len(judged)) / MS
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -57,20 +57,31 @@ status: 0 all targets are met, 1 one is not, 2 bad input
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Policies side by side. rate_rps: the median seed's. mean_ms, p99_ms, paces: by policy, one per seed. met: share
-    in time by policy, of all seeds."""
+class Cell(NamedTuple):
+    """Policies side by side at one load and target. runs: by policy, a row per seed, in the order of seeds."""
 
     model: str
     load: float
-    rate_rps: float
     sla_ms: float
-    mean_ms: dict[str, list[float]] = field(default_factory=dict)
-    p99_ms: dict[str, list[float]] = field(default_factory=dict)
-    paces: dict[str, list[float]] = field(default_factory=dict)
-    rows: dict[str, list[Row]] = field(default_factory=dict, repr=False)
-    met: dict[str, float] = field(default_factory=dict)
+    runs: Mapping[str, Sequence[Row]]
+
+    @property
+    def rate_rps(self) -> float:
+        """The median seed's."""
+        return float(statistics.median(row["rate_rps"] for rows in self.runs.values() for row in rows))
+
+    @property
+    def others(self) -> list[str]:
+        """All but ours."""
+        return [title for title in self.runs if title != OURS]
+
+    def median(self, title: str, measure: str) -> float:
+        """Of the seeds' values."""
+        return float(statistics.median(row[measure] for row in self.runs[title]))
+
+    def met(self, title: str) -> float:
+        """The share of requests in time, of all seeds."""
+        return float(sum(row["met"] for row in self.runs[title]) / sum(row["judged"] for row in self.runs[title]))
 
     def over(self, other: str, measure: str = "mean_ms") -> Middle:
         """Ours over another's: the median of the seeds."""
@@ -78,24 +89,26 @@ class Cell:
 
     def seeds_over(self, other: str, measure: str = "mean_ms") -> list[float]:
         """Ours over another's, seed by seed."""
-        values = getattr(self, measure)
-        return [ours / theirs for ours, theirs in zip(values[OURS], values[other], strict=True)]
+        return [ours[measure] / theirs[measure] for ours, theirs in self._pairs(other)]
 
     def at_one_pace(self, other: str) -> Middle | None:
         """The same of the means, less what the change of pace did; None where that was not simulated."""
-        if any(AT_PACE not in row for title in (OURS, other) for row in self.rows[title]):
+        if any(AT_PACE not in row for pair in self._pairs(other) for row in pair):
             return None
-        return middle([at_one_pace(*pair) for pair in zip(self.rows[OURS], self.rows[other], strict=True)])
+        return middle([at_one_pace(ours, theirs) for ours, theirs in self._pairs(other)])
 
     def simulated(self, title: str) -> float | None:
         """A policy's mean simulated at its pace over the real one, the median of the seeds; None likewise."""
-        if any(AT_PACE not in row for row in self.rows[title]):
+        if any(AT_PACE not in row for row in self.runs[title]):
             return None
-        return statistics.median(map(simulated_over_live, self.rows[title]))
+        return statistics.median(map(simulated_over_live, self.runs[title]))
 
     def best_other(self, measure: str = "mean_ms") -> str:
         """The one that ours does worst against."""
-        return max((title for title in self.mean_ms if title != OURS), key=lambda title: self.over(title, measure))
+        return max(self.others, key=lambda title: self.over(title, measure))
+
+    def _pairs(self, other: str) -> list[tuple[Row, Row]]:
+        return list(zip(self.runs[OURS], self.runs[other], strict=True))
 
 
 def options() -> argparse.ArgumentParser:
@@ -157,21 +170,18 @@ def swept(name: str, chosen: argparse.Namespace) -> list[Row]:
 
 def cells(rows: Sequence[Row]) -> Iterator[Cell]:
     """One model's rows, side by side. Raises `InvalidInput` where a run answered nothing."""
+    for row in rows:
+        if row["mean_ms"] is None:
+            raise InvalidInput(
+                f"{row['model']}: {row['policy']} answered nothing at {row['rate_rps']:.4g}/s; give more --seconds"
+            )
     for load, sla_ms in sorted({(row["load"], row["sla_ms"]) for row in rows}):
-        here = [row for row in rows if (row["load"], row["sla_ms"]) == (load, sla_ms)]
-        made = Cell(here[0]["model"], load, statistics.median(row["rate_rps"] for row in here), sla_ms)
-        for title in dict.fromkeys(row["policy"] for row in here):
-            mine = sorted((row for row in here if row["policy"] == title), key=lambda row: row["seed"])
-            if any(row["mean_ms"] is None for row in mine):
-                raise InvalidInput(
-                    f"{made.model}: {title} answered nothing at {made.rate_rps:.4g}/s; give more --seconds"
-                )
-            made.rows[title] = mine
-            made.mean_ms[title] = [row["mean_ms"] for row in mine]
-            made.p99_ms[title] = [row["p99_ms"] for row in mine]
-            made.paces[title] = [row["pace"] for row in mine]
-            made.met[title] = sum(row["met"] for row in mine) / sum(row["judged"] for row in mine)
-        yield made
+        here = sorted(
+            (row for row in rows if (row["load"], row["sla_ms"]) == (load, sla_ms)), key=lambda row: row["seed"]
+        )
+        titles = dict.fromkeys(row["policy"] for row in here)
+        runs = {title: [row for row in here if row["policy"] == title] for title in titles}
+        yield Cell(here[0]["model"], load, sla_ms, runs)
 
 
 def judge(report: Report, found: Sequence[Cell]) -> None:
@@ -179,7 +189,7 @@ def judge(report: Report, found: Sequence[Cell]) -> None:
     for cell in found:
         name = f"{cell.model}/{cell.load:.2g}/{cell.sla_ms:.4g} ms"
         report.at_most(f"mean_over_best_other/{name}", cell.over(cell.best_other()).median, 1 + NOISE)
-        others = [cell.at_one_pace(title) for title in cell.mean_ms if title != OURS]
+        others = [cell.at_one_pace(title) for title in cell.others]
         if None not in others:
             worst = max(one.median for one in others if one is not None)
             report.at_most(f"mean_over_best_other{ONE_PACE}/{name}", worst, 1 + NOISE)
@@ -210,7 +220,7 @@ def page(report: Report, found: Sequence[Cell]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for cell in found:
-        for title, means_ms in cell.mean_ms.items():
+        for title in cell.runs:
             over = ["", "", ""]
             if title != OURS:
                 paced = cell.at_one_pace(title)
@@ -220,8 +230,8 @@ def page(report: Report, found: Sequence[Cell]) -> str:
             bold = "**" if title == OURS else ""
             lines.append(
                 f"| {cell.model} | {cell.load:.2g} | {cell.rate_rps:.4g} | {cell.sla_ms:.3g} | {bold}{title}{bold} | "
-                f"{statistics.median(cell.paces[title]):.2f} | {statistics.median(means_ms):.4g} | "
-                f"{statistics.median(cell.p99_ms[title]):.4g} | {100 * cell.met[title]:.1f} % | {ratios} |"
+                f"{cell.median(title, 'pace'):.2f} | {cell.median(title, 'mean_ms'):.4g} | "
+                f"{cell.median(title, 'p99_ms'):.4g} | {100 * cell.met(title):.1f} % | {ratios} |"
             )
     return "\n".join(lines) + "\n"
 
@@ -286,7 +296,7 @@ def _show(found: Sequence[Cell]) -> None:
         paced = cell.at_one_pace(other)
         print(
             f"{cell.model:20}{cell.load:>6.2f}{cell.sla_ms:>9.3g}  {other:12}{cell.over(other).text():>22}"
-            f"{cell.over(other, 'p99_ms').text():>22}{paced.text() if paced else '':>22}{cell.met[OURS]:>9.3f}"
+            f"{cell.over(other, 'p99_ms').text():>22}{paced.text() if paced else '':>22}{cell.met(OURS):>9.3f}"
         )
 
 

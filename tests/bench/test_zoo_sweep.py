@@ -41,7 +41,7 @@ def test_ratios_are_of_equal_seeds_and_the_best_other_is_found() -> None:
     assert cell.best_other() == "serial"
     assert cell.over("serial") == (1.5, 1.0, 2.0)
     assert cell.over("graph:0") == (0.5, 0.5, 0.5)
-    assert cell.met["lookahead"] == 0.8
+    assert cell.met("lookahead") == 0.8
     zoo_sweep.judge(report, [cell])
     assert report.figures["mean_over_best_other/m/0.5/9 ms"] == {"value": 1.5, "target": "<= 1.05", "holds": False}
     line = "| m | 0.5 | 50 | 9 | serial | 1.25 | 2 | 2 | 80.0 % | 1.50 (1.00 to 2.00) | 1.50 (1.00 to 2.00) |  |  |"
