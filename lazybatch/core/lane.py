@@ -41,7 +41,8 @@ class LaneSpec:
     as the engine runs them (`LatencyTable.dispatched`), so that policies, simulations and bounds reckon with the same
     times. max_batch_size: rows in one sub-batch, and in flight.
     queue_capacity: waiting rows. joinable: when False every sub-batch has one row.
-    allowed_sizes: executed sizes are padded up to one of these; empty for any. levels: queue timeouts by priority.
+    allowed_sizes: executed sizes are padded up to one of these; empty for any, as it must be where there are loops,
+    in which rows come and go at every step. levels: queue timeouts by priority.
     ageing_ns: waiting this long raises a request by one priority level. late: "serve" runs rows whatever their
     deadlines; "drop" lets a waiting row go once it would miss its deadline even if it ran alone from then on.
     lengths: per loop of the graph, how many trips rows make whose requests do not say it; empty for None everywhere.
@@ -78,6 +79,11 @@ class LaneSpec:
             raise InvalidInput(
                 f"model {model!r}: the largest allowed size is {sizes[-1]}, max_batch_size is {self.max_batch_size}; "
                 "they must be equal"
+            )
+        if sizes and self.graph.loops:
+            raise InvalidInput(
+                f"model {model!r} has loops, where rows come and go at every step: it cannot be held to the allowed "
+                f"sizes {list(sizes)}"
             )
         if self.late not in ("serve", "drop"):
             raise InvalidInput(f"model {model!r}: late must be 'serve' or 'drop', got {self.late!r}")
@@ -161,7 +167,7 @@ class Lane:
         self.rows_max = spec.max_batch_size if spec.joinable else 1
         self.table: BatchTable | LoopTable
         if self.loops:
-            self.table = LoopTable(spec.graph, self.rows_max, spec.allowed_sizes, whole=whole)
+            self.table = LoopTable(spec.graph, self.rows_max, whole=whole)
         else:
             self.table = BatchTable(self.nodes, self.rows_max, spec.allowed_sizes)
         self.times_ns = None if spec.latency is None else spec.latency.dense_ns(spec.max_batch_size)
@@ -252,7 +258,7 @@ class Lane:
         Only allowed sizes restrict it: padded sub-batches never merge, and a merged one must be of an allowed size.
         """
         sizes = self.spec.allowed_sizes
-        if not sizes or self.loops or not len(self.table):
+        if not sizes or not len(self.table):
             return rows
         entries = list(self.table)
         if any(entry.padded_rows is not None for entry in entries):

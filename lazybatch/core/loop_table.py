@@ -10,7 +10,7 @@ Must not know: policies, drivers, how rows are stored.
   keep alive. Where another loop follows, those who leave wait below for those who are behind, to run it together:
   newcomers catch up, as everywhere. They do not wait for ever, because nobody finishes meanwhile whose place others
   could take.
-* Numbers of rows change all the time, so rows executed (allowed sizes) follow them: padding keeps nobody from merging.
+* Numbers of rows change all the time, so batches are not padded to allowed sizes.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class LoopTable(BatchTable):
 
     __slots__ = ("_graph", "_loop_at", "_loop_behind", "_whole")
 
-    def __init__(self, graph: NodeGraph, max_rows: int, sizes: tuple[int, ...] = (), *, whole: bool = False) -> None:
-        super().__init__(len(graph), max_rows, sizes)
+    def __init__(self, graph: NodeGraph, max_rows: int, *, whole: bool = False) -> None:
+        super().__init__(len(graph), max_rows)
         self._graph = graph
         self._whole = whole
         self._loop_at = [
@@ -64,7 +64,6 @@ class LoopTable(BatchTable):
         """Put a new sub-batch on top, wherever it stands: at the first node, or behind the loop its rows left."""
         super().push(entry)
         self._stand(entry, entry.cursor)
-        self._fit(entry)
 
     def push_below(self, entry: SubBatch, upper: SubBatch) -> None:
         """Put a new sub-batch directly below another one."""
@@ -88,13 +87,6 @@ class LoopTable(BatchTable):
             entry.progress = None
         elif entry.progress is None or entry.progress.loop != number:
             entry.progress = Progress(number, self._graph.loops[number].trips_max, entry.requests, entry.started_ns)
-
-    def _fit(self, entry: SubBatch) -> None:
-        """Execute as many rows as are allowed and there are, or the next more."""
-        if self._sizes:
-            rows = len(entry.requests)
-            size = next(size for size in self._sizes if size >= rows)
-            entry.padded_rows = size if size > rows else None
 
     def advance(self, entry: SubBatch, done: Collection[int]) -> Leavers:
         """The entry's node ran: move it on. ``done``: rows found to be done with the loop whose body ends here.
@@ -136,8 +128,6 @@ class LoopTable(BatchTable):
         gone = super().evict(entry, ids)
         if entry.progress is not None:
             entry.progress.leave(gone)
-        if entry.requests:
-            self._fit(entry)
         return gone
 
     def mergeable(self, lower: SubBatch, upper: SubBatch) -> bool:
@@ -178,7 +168,6 @@ class LoopTable(BatchTable):
             lower.absorb(upper)
             if lower.progress is not None and upper.progress is not None:
                 lower.progress.absorb(upper.progress)
-            self._fit(lower)
             merged.append(Merge(lower.model, lower.id, upper.id))
         return tuple(merged)
 
@@ -201,6 +190,3 @@ class LoopTable(BatchTable):
                 progress.validate(entry.requests, loop.trips_max)
                 if loop.same_iteration and len(set(progress.iterations().values())) > 1:
                     raise InvariantError(f"batch table: {entry} mixes iterations of loop {loop.name!r}")
-            rows, size = len(entry.requests), entry.padded_rows
-            if self._sizes and (size or rows) != min(size for size in self._sizes if size >= rows):
-                raise InvariantError(f"batch table: {entry} executes {size} rows")

@@ -56,8 +56,8 @@ def _runs_ns(lane: Lane, stage: Stage) -> list[float]:
     """By rows, the time of one run of a stage's nodes."""
     times_ns = lane.times_ns
     assert times_ns is not None, "lanes without a table are refused"
-    executed = [0, *[lane.padded_rows(rows) or rows for rows in range(1, lane.rows_max + 1)]]
-    return [float(sum([node_ns[rows] for node_ns in times_ns[stage.first : stage.stop]])) for rows in executed]
+    own_ns = times_ns[stage.first : stage.stop]
+    return [float(sum([node_ns[rows] for node_ns in own_ns])) for rows in range(lane.rows_max + 1)]
 
 
 def _way_ns(lane: Lane, stage: Stage) -> list[float]:

@@ -242,7 +242,7 @@ class Ledger:
             target.update(source)
             lane = self.scheduler.lane_of(merge.model)
             assert len(target) <= lane.rows_max
-            assert not lane.spec.allowed_sizes or lane.loops or len(target) in lane.spec.allowed_sizes
+            assert not lane.spec.allowed_sizes or len(target) in lane.spec.allowed_sizes
             self._check_mates(lane, target)
 
     def finish(self, now: int, *, steps_max: int = 10_000) -> int:

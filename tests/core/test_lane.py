@@ -137,6 +137,12 @@ def test_contradicting_options_are_refused(options: dict[str, Any], message: str
         Lane(bare_spec(**options))
 
 
+def test_loops_are_not_held_to_allowed_sizes() -> None:
+    """Rows come and go at every step there."""
+    with pytest.raises(InvalidInput, match=r"'m' has loops, .* allowed sizes \[1, 4\]"):
+        loop_spec(2, (0, 1), max_batch_size=4, allowed_sizes=(1, 4))
+
+
 def test_a_table_of_other_nodes_is_refused() -> None:
     """A table measured for another partition would predict nonsense; both shapes are shown."""
     graph = NodeGraph.chain("m", ["a", "b"])

@@ -63,11 +63,3 @@ def test_maxima_bound_what_lengths_say() -> None:
     assert loop_times(seen, 1).before_ns[1] == 5 + 2 * 10 + 7
     assert loop_times(seen, 0).trips == 2
     assert loop_times(Lane(loop_spec(5, (3, 4), table=TABLE)), 0).trips == 1
-
-
-def test_padded_rows_take_what_is_executed() -> None:
-    """Where one or four rows may run, three take as long as four."""
-    lane = Lane(loop_spec(5, (3, 4), table=TABLE, max_batch_size=4, allowed_sizes=(1, 4)))
-    times = loop_times(lane, 0)
-    assert times.before_ns == (0, 22, 52, 52, 52)
-    assert times.step_ns[1:] == (102, 408, 408, 408)

@@ -264,7 +264,7 @@ def test_loops_have_one_processor() -> None:
 
 
 def test_validate_sees_damage_in_loops() -> None:
-    """Progress of the wrong loop, of other rows, beyond its end, mixed iterations, sizes: each is noticed."""
+    """Progress of the wrong loop, of other rows, beyond its end, mixed iterations: each is noticed."""
 
     def damaged(spec: LaneSpec) -> Scheduler:
         scheduler = Scheduler([spec], Continuous())
@@ -296,10 +296,6 @@ def test_validate_sees_damage_in_loops() -> None:
     progress._entered[0] = -1
     progress._leaves = {5: [1, 2], 4: [0]}
     with pytest.raises(InvariantError, match="mixes iterations of loop 'loop0'"):
-        scheduler.validate()
-    scheduler = damaged(loop_spec(1, (0, 1), max_batch_size=4, allowed_sizes=(1, 4)))
-    scheduler.stack[0].padded_rows = None
-    with pytest.raises(InvariantError, match="executes None rows"):
         scheduler.validate()
 
 
@@ -334,7 +330,7 @@ def loop_specs(draw: st.DrawFn, model: str) -> LaneSpec:
         max_batch_size=rows_max,
         queue_capacity=draw(st.integers(2, 12)),
         joinable=draw(st.sampled_from([True, True, True, False])),
-        allowed_sizes=() if smaller is None else tuple(sorted(smaller | {rows_max})),
+        allowed_sizes=() if smaller is None or spans else tuple(sorted(smaller | {rows_max})),
         lengths=draw(st.sampled_from([(), (LengthGuess.of([1, 2, 2, 5]),) * len(loops)])),
         late=draw(st.sampled_from(["serve", "drop"])),
     )

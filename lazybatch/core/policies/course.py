@@ -134,11 +134,9 @@ def _late_in_last_loop(top: Going, now: int) -> int:
     place = past = 0
     while place < len(order):
         trips = order[place][0]
-        executed = lane.padded_rows(rows) or rows
-        now += (trips - past) * sum([times_ns[executed] for times_ns in lane.times_ns[loop.first : loop.stop]])
+        now += (trips - past) * sum([times_ns[rows] for times_ns in lane.times_ns[loop.first : loop.stop]])
         end = bisect_right(order, trips, lo=place, key=itemgetter(0))
-        leaving = lane.padded_rows(end - place) or end - place
-        now += sum([times_ns[leaving] for times_ns in lane.times_ns[loop.stop :]])
+        now += sum([times_ns[end - place] for times_ns in lane.times_ns[loop.stop :]])
         late += sum([deadline_ns < now for _, deadline_ns in order[place:end]])
         rows -= end - place
         place, past = end, trips
@@ -195,6 +193,6 @@ def _may_meet(lower: Going, upper: Going) -> bool:
         lower.lane is lane
         and lower.signature == upper.signature
         and rows <= lane.rows_max
-        and (bool(lane.loops) or not sizes or rows in sizes)
+        and (not sizes or rows in sizes)
         and not (number is not None and lane.loops[number].same_iteration)
     )

@@ -52,8 +52,8 @@ def drain(
 ) -> Drain:
     """Run the stack in thought, top first; a sub-batch that reaches an older one of its model merges with it.
 
-    ``stack`` is consumed. Merging follows the BatchTable: equal nodes and signatures, and rows within the maximum
-    and, outside loops, of an allowed number.
+    ``stack`` is consumed. Merging follows the BatchTable: equal nodes and signatures, and rows within the maximum and
+    of an allowed number.
     late_price_ns: by model, the price of one row that ends late; models not in it have no deadlines.
     tail_from_ns: by model, the latency beyond which a request is in the tail.
     """
@@ -105,6 +105,5 @@ def _met(stack: list[Running], lane: Lane, cursor: int, rows: int, signature: Ha
         if of is lane:
             together, sizes = met_rows + rows, lane.spec.allowed_sizes
             meets = met_cursor >= cursor and together <= lane.rows_max and met_signature == signature
-            # In loops whoever merges is padded anew.
-            return position if meets and (not sizes or together in sizes or lane.loops) else None
+            return position if meets and (not sizes or together in sizes) else None
     return None
