@@ -80,13 +80,14 @@ class Joining:
         newcomers = queue.peek(now, rows)
         needed = _needed(met, top, number, newcomers, rate_per_ns)
         joins = waiting >= needed
-        if _matter(lane, top, newcomers, now):
-            wait_ns, start_ns = 0.0, now + met.times[number].before_ns[rows]
+        start_ns = now + met.times[number].before_ns[rows]
+        wait_ns = 0.0 if joins else min((needed - waiting) / rate_per_ns, _all_left_ns(lane, top))
+        if _matter(lane, top, newcomers, now) and not _in_time(lane, top, newcomers, start_ns + wait_ns):
             if not joins:
-                wait_ns = min((needed - waiting) / rate_per_ns, float(UNBOUNDED_NS))
-                if not _saved(lane, top, newcomers, start_ns, min(wait_ns, _all_left_ns(lane, top))):
+                if not _saved(lane, top, newcomers, start_ns, wait_ns):
                     return Stay(Reason.STAY_LOOP)
-                wait_ns = _wait_ns(met, top, number, wait_ns, waiting, rate_per_ns)
+                arrivals_ns = min((needed - waiting) / rate_per_ns, float(UNBOUNDED_NS))
+                wait_ns = _wait_ns(met, top, number, arrivals_ns, waiting, rate_per_ns)
             joins = _spares(lane, top, newcomers, now, start_ns, wait_ns, joins=joins)
         return Start(lane, rows, Reason.JOIN_LOOP) if joins else Stay(Reason.STAY_LOOP)
 
@@ -161,6 +162,20 @@ def _matter(lane: Lane, top: SubBatch, newcomers: Sequence[Request], now: int) -
     if deadlines_ns[0] >= UNBOUNDED_NS and all(row.deadline_ns >= UNBOUNDED_NS for row in newcomers):
         return False
     return bisect_left(deadlines_ns, now) <= MISSED_MOST * len(deadlines_ns)
+
+
+def _in_time(lane: Lane, top: SubBatch, newcomers: Sequence[Request], start_ns: float) -> bool:
+    """Whether nobody is late either way: the last of all ends before the first deadline, if newcomers are in the loop
+    then and each row goes round as often as any; the usual case where targets are loose, and soon found out."""
+    latency, progress = lane.loop_latency, top.progress
+    assert latency is not None, "lanes without a table are refused"
+    assert progress is not None, "it stands in a loop"
+    number, running, rows = progress.loop, len(top.requests), len(newcomers)
+    most = max([latency.most_left(number), progress.last(), *latency.expected_left(newcomers, number, {})])
+    body_ns = max(lane.body_ns(number, running), lane.body_ns(number, running + rows))
+    behind_ns = lane.sums_ns[rows][-1] - lane.sums_ns[rows][lane.loops[number].stop]
+    end_ns = start_ns + behind_ns + (most + 1) * body_ns
+    return end_ns <= min([top.deadlines_ns[0], *[request.deadline_ns for request in newcomers]])
 
 
 def _all_left_ns(lane: Lane, top: SubBatch) -> float:
