@@ -9,6 +9,10 @@ soon over must not count as that: a control for the mean rate serves them better
 tenth of the mean latency in experiments. Silence is evidence too: a gap that is still open counts once it is longer
 than the mean, so that the estimate decays when nobody comes, instead of staying until the next arrival.
 
+A pause, such as a night, says nothing about the rate, and counts as little more than the longer gaps before it. What is
+long is learnt from gaps longer than the mean: between a client's batches nearly all gaps are none, and the one before
+the next batch is no pause.
+
 A fourth average, of the last few gaps, says how fast requests come just now, bursts included (`recent_per_ns`).
 """
 
@@ -19,14 +23,16 @@ _CHANGED = (3.0, 1.45)
 """Ratio of one average to the next longer that means a change, not a burst that will soon be over."""
 _RECENT = 4
 """Gaps that say how fast requests come just now."""
-_PAUSE, _FEW = 8, 8
-"""A gap of over so many means, of at least so many gaps, is a pause: more of it says nothing about the rate."""
+_PAUSE, _FEW = 4, 8
+"""A gap of over so many of the last longer ones, after at least so many gaps, is a pause."""
+_LONGER, _GROWTH = 4, 16
+"""How many of the longer gaps are remembered, and by how much at most one of them counts for more than the others."""
 
 
 class ArrivalRate:
     """Rows per nanosecond, estimated from arrival times."""
 
-    __slots__ = ("_counts", "_gaps_ns", "_last_ns", "_recent_ns", "_seen")
+    __slots__ = ("_counts", "_gaps_ns", "_last_ns", "_longer_ns", "_recent_ns", "_seen")
 
     def __init__(self) -> None:
         self._seen = False
@@ -34,6 +40,7 @@ class ArrivalRate:
         self._counts = [0, 0, 0]
         self._gaps_ns = [0.0, 0.0, 0.0]
         self._recent_ns = 0.0
+        self._longer_ns = 0.0
 
     @property
     def last_arrival_ns(self) -> int:
@@ -44,8 +51,12 @@ class ArrivalRate:
         """One more request came."""
         if self._seen:
             gap_ns, counts, gaps_ns = float(now - self._last_ns), self._counts, self._gaps_ns
+            longer_ns = self._longer_ns
+            if gap_ns > gaps_ns[0]:
+                known_ns = _GROWTH * longer_ns + 1 if counts[0] >= _FEW else gap_ns
+                self._longer_ns += (min(gap_ns, known_ns) - longer_ns) / min(counts[0] + 1, _LONGER)
             if counts[0] >= _FEW:
-                gap_ns = min(gap_ns, _PAUSE * gaps_ns[0] + 1)
+                gap_ns = min(gap_ns, _PAUSE * longer_ns + 1)
             for i, memory in enumerate(_MEMORY):
                 if counts[i] < memory:
                     counts[i] += 1

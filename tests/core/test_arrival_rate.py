@@ -122,10 +122,29 @@ def test_simultaneous_arrivals_are_a_high_rate() -> None:
     assert 0 < estimate(rate, 10_000) < 1.0
 
 
-def test_batches_of_arrivals_are_seen_at_their_mean_rate() -> None:
-    """Four rows at a time, every 4,000: one per 1,000, in the long run."""
-    rate = seen([4_000 * k for k in range(2_000) for _ in range(4)])
+@pytest.mark.parametrize("rows", [4, 8, 16, 64])
+@pytest.mark.parametrize("apart_ns", [0, 3])
+def test_batches_of_arrivals_are_seen_at_their_mean_rate(rows: int, apart_ns: int) -> None:
+    """So many rows at a time, one per 1,000 in the long run: the time between two batches is no pause."""
+    rate = seen([1_000 * rows * k + apart_ns * row for k in range(6_000 // rows) for row in range(rows)])
     assert estimate(rate, rate.last_arrival_ns) == pytest.approx(1e-3, rel=0.1)
+
+
+def test_one_batch_at_first_is_soon_outweighed() -> None:
+    """Sixteen rows at once, then one per 1,000: the gaps between single rows are no pauses, but for the first few."""
+    stream = [0] * 16 + [1_000 * k for k in range(1, 100)]
+    assert estimate(seen(stream[:36]), 20_000) < 2.5e-3
+    assert estimate(seen(stream), stream[-1]) == pytest.approx(1e-3, rel=0.25)
+
+
+def test_two_nights_are_pauses() -> None:
+    """Steady days, and nothing in between: in the morning the rate is as it was the day before."""
+    rate = ArrivalRate()
+    stream = poisson(1e6, 3 * 2_000, 7)
+    for number, at_ns in enumerate(stream):
+        rate.arrived(at_ns + number // 2_000 * 10**12)
+        if number % 2_000 == 1:
+            assert number < 10 or estimate(rate, rate.last_arrival_ns) == pytest.approx(1e-3, rel=0.25)
 
 
 def test_a_burst_and_its_end_are_followed() -> None:
