@@ -21,7 +21,8 @@ from lazybatch.errors import InvariantError
 class SubBatch:
     """Requests that move together. Owned and changed by the scheduler only.
 
-    cursor: index of the node to run next. deadlines_ns: the rows' deadlines, ascending.
+    cursor: index of the node to run next. deadlines_ns: the rows' deadlines, ascending. dispatched_ns: when the last
+    node that was run was decided on.
     padded_rows: rows executed when more than the live rows (allowed sizes), else None; a padded sub-batch never merges.
     doomed: ids cancelled while a node runs; they leave at its end. progress: of its rows where it stands in a loop.
     """
@@ -29,6 +30,7 @@ class SubBatch:
     __slots__ = (
         "cursor",
         "deadlines_ns",
+        "dispatched_ns",
         "doomed",
         "id",
         "model",
@@ -50,7 +52,7 @@ class SubBatch:
         self.deadlines_ns = sorted(request.deadline_ns for request in requests)
         self.padded_rows = padded_rows
         self.cursor = 0
-        self.started_ns = started_ns
+        self.started_ns = self.dispatched_ns = started_ns
         self.running = False
         self.doomed: set[int] = set()
         self.progress: Progress | None = None

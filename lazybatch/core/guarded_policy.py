@@ -29,6 +29,7 @@ class GuardedPolicy:
         """What the policy did wrong the last time it failed."""
         self.arrived: Callable[[Request], None] | None = getattr(policy, "arrived", None)
         self.completed: Callable[[SubBatch, int], None] | None = getattr(policy, "completed", None)
+        self.ran: Callable[[Lane, int, int, int], None] | None = getattr(policy, "ran", None)
         self._lanes = lanes
         self._processors = processors
         self._counts = counts
@@ -50,7 +51,7 @@ class GuardedPolicy:
         return self._fallback.decide(view, now)
 
     def tell(self, hook: Callable[..., None], *news: object) -> None:
-        """Let the policy know; that it cannot cope is counted and stops nothing. hook: `arrived` or `completed`."""
+        """Let the policy know; that it cannot cope is counted and stops nothing. hook: one of the three above."""
         try:
             hook(*news)
         except Exception as error:

@@ -194,6 +194,9 @@ class Scheduler:
         """
         flight = self._flight
         lane, entry, evicted = self._stop(task)
+        guarded = self._guarded
+        if guarded.ran is not None:
+            guarded.tell(guarded.ran, lane, task.node, task.padded_rows, now - entry.dispatched_ns)
         if not entry.requests:
             return Completion(evicted, (), None, flight.merge(lane))
         if lane.loops:
@@ -326,6 +329,7 @@ class Scheduler:
         joined: int | None = None,
     ) -> Task:
         entry.running = True
+        entry.dispatched_ns = now
         self._running += 1
         rows = len(entry.requests)
         task = _new(

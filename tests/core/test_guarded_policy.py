@@ -119,13 +119,16 @@ def test_a_policy_that_cannot_cope_with_news_stops_nothing(core: Core) -> None:
         def arrived(self, request: object) -> None:
             raise RuntimeError("arrived")
 
+        def ran(self, lane: object, node: int, rows: int, took_ns: int) -> None:
+            raise RuntimeError("ran")
+
         def completed(self, sub_batch: object, now: int) -> None:
             raise RuntimeError("completed")
 
     scheduler = core.scheduler(Deaf(), bare_spec())
     scheduler.add(row(0))
     assert scheduler.complete(run(scheduler, 0), 1).finished == (0,)
-    assert scheduler.counts.policy_failures == 2
+    assert scheduler.counts.policy_failures == 3
 
 
 def test_waiting_for_news_that_cannot_come_is_overruled(core: Core) -> None:

@@ -7,7 +7,7 @@ import pytest
 from lazybatch.core.batch_table import SubBatch
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.infq import PriorityLevel
-from lazybatch.core.lane import LaneSpec
+from lazybatch.core.lane import Lane, LaneSpec
 from lazybatch.core.latency import LatencyTable
 from lazybatch.core.policies import GraphBatching, LazyBatching, Serial, Start, Wait
 from lazybatch.core.request import Request
@@ -368,6 +368,24 @@ def test_every_dispatch_is_in_the_decision_log(core: Core) -> None:
     scheduler.complete(first, 5)
     second = run(scheduler, 7)
     assert list(scheduler.decisions) == [Decision(3, first), Decision(7, second)]
+
+
+def test_the_policy_hears_how_long_nodes_took(core: Core) -> None:
+    """From the decision to the end, with the rows that were executed; not of nodes that failed."""
+    heard: list[object] = []
+
+    class Listening(GraphBatching):
+        def ran(self, lane: Lane, node: int, rows: int, took_ns: int) -> None:
+            heard.append((lane.model, node, rows, took_ns))
+
+    scheduler = core.scheduler(Listening(), bare_spec(nodes=2, max_batch_size=4, allowed_sizes=(1, 4)))
+    for id in range(2):
+        scheduler.add(row(id))
+    scheduler.complete(run(scheduler, 5), 7)
+    scheduler.complete(run(scheduler, 10), 13)
+    scheduler.add(row(2))
+    scheduler.fail(run(scheduler, 20), 21)
+    assert heard == [("m", 0, 4, 2), ("m", 1, 4, 3)]
 
 
 def test_the_policy_hears_of_arrivals_and_of_finished_sub_batches(core: Core) -> None:

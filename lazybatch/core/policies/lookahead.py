@@ -90,6 +90,10 @@ class Lookahead:
         self._levels = self._levels or request.priority != 0
         self._prospect.arrived(request)
 
+    def ran(self, lane: Lane, node: int, rows: int, took_ns: int) -> None:
+        """News of every node that has run: how fast the machine is."""
+        self._prospect.ran(lane, node, rows, took_ns)
+
     def completed(self, sub_batch: SubBatch, now: int) -> None:
         """News of every sub-batch that has ended: how long its rows took."""
         self._prospect.completed(sub_batch.model, sub_batch.requests, now)

@@ -12,6 +12,9 @@ most needed: close to saturation, where latencies tell loads apart best. The las
 faster, but for no more than `BURST_LOAD`: at low loads a burst is worth batching for, at high ones running after every
 cluster costs more than it gains.
 
+A machine may be slower than it was when its tables were measured, or faster. All of this is in the time of the tables:
+a rate counts by the arrivals that come while nodes run that long, by their present pace.
+
 Deadlines: a row that ends late costs a price, the less the more the processor is loaded, because there every moment
 that is spent on saving one row makes others late. With several models the price is the same for all of them, so that
 short ones, which are saved in little time, are. A row that is late whatever is done (*lost*) has no price, and lets
@@ -32,6 +35,7 @@ from math import sqrt
 from lazybatch.core.arrival_rate import ArrivalRate
 from lazybatch.core.control import Control
 from lazybatch.core.lane import Lane
+from lazybatch.core.pace import Pace
 from lazybatch.core.policies.left import Left
 from lazybatch.core.request import UNBOUNDED_NS, Request
 
@@ -56,16 +60,18 @@ _SHARE_MIN = 0.1
 class _Model:
     """One lane and what follows from its rate, as long as that is the same.
 
-    load: rate over capacity; root: of that. solution: the control of the rate where others do not disturb.
+    pace: how fast its nodes run; rates are in the time of its table. load: rate over capacity; root: of that.
+    solution: the control of the rate where others do not disturb.
     """
 
-    __slots__ = ("arrivals", "control", "lane", "left", "load", "model", "rate_per_ns", "root", "solution")
+    __slots__ = ("arrivals", "control", "lane", "left", "load", "model", "pace", "rate_per_ns", "root", "solution")
 
     def __init__(self, lane: Lane, control: Control, arrivals: ArrivalRate) -> None:
         self.lane = lane
         self.model = lane.model
         self.control = control
         self.arrivals = arrivals
+        self.pace = Pace(lane.run_ns(1))
         self.rate_per_ns = self.load = self.root = 0.0
         self.solution = control.at(0.0)
         self.left = Left(lane, self.solution)
@@ -92,6 +98,7 @@ class Prospect:
         """Nobody who waits is late if the processor is free by then, whoever starts now."""
         self._lanes: Sequence[Lane] = ()
         self._models: list[_Model] = []
+        self._of: dict[str, _Model] = {}
         self._lefts: list[Left] = []
         self._seen: dict[str, tuple[int, float]] = {}
 
@@ -101,17 +108,30 @@ class Prospect:
         if request.deadline_ns < UNBOUNDED_NS:
             self.sla_ns[request.model] = request.deadline_ns - request.arrival_ns
 
+    def ran(self, lane: Lane, node: int, rows: int, took_ns: int) -> None:
+        """A node has run, with so many rows."""
+        of = self._of.get(lane.model)
+        if of is not None and of.lane is lane:
+            assert lane.times_ns is not None, "lanes without a table are refused"
+            of.pace.ran(took_ns, lane.times_ns[node][rows])
+
     def completed(self, model: str, requests: Sequence[Request], now: int) -> None:
         """These have ended; how long rows take is seen, whatever the control expects."""
         count, mean_ns = self._seen.get(model, _NOTHING_SEEN)
+        pace = self._pace(model)
         for request in requests:
             count = min(count + 1, _LATENCIES)
-            mean_ns += (now - request.arrival_ns - mean_ns) / count
+            mean_ns += ((now - request.arrival_ns) / pace - mean_ns) / count
         self._seen[model] = count, mean_ns
 
+    def _pace(self, model: str) -> float:
+        of = self._of.get(model)
+        return 1.0 if of is None else of.pace.ratio
+
     def rate_per_ns(self, model: str, now: int) -> float:
-        """Estimated arrivals of a model per nanosecond; the least positive number before anything is known."""
-        return self._rates[model].per_ns(now) or 5e-324
+        """Estimated arrivals of a model per nanosecond of its table; the least positive number before anything is
+        known."""
+        return (self._rates[model].per_ns(now) or 5e-324) * self._pace(model)
 
     def look(self, lanes: Sequence[Lane], now: int) -> None:
         """Bring everything up to the present moment."""
@@ -122,7 +142,7 @@ class Prospect:
             return
         models, at_work, total, roots = self._models, 0, 0.0, 0.0
         for of in models:
-            rate_per_ns = of.arrivals.per_ns(now) or 0.0
+            rate_per_ns = (of.arrivals.per_ns(now) or 0.0) * of.pace.ratio
             if rate_per_ns != of.rate_per_ns:
                 of.change(rate_per_ns)
             total += of.load
@@ -138,7 +158,7 @@ class Prospect:
             load, solution, share, left = of.load, of.solution, 1.0, of.left
             slowed = 1.0 - total + load
             tail_from_ns[of.model] = (
-                TAIL_FROM * solution.mean_latency_ns / (slowed if slowed > _SHARE_MIN else _SHARE_MIN)
+                TAIL_FROM * of.pace.ratio * solution.mean_latency_ns / (slowed if slowed > _SHARE_MIN else _SHARE_MIN)
             )
             if shared:
                 share = load / offered + spare * of.root / roots
@@ -161,13 +181,14 @@ class Prospect:
             known.get(lane) or _Model(lane, self._controls[lane.model], self._rates[lane.model]) for lane in lanes
         ]
         self._lefts = [of.left for of in self._models]
+        self._of = {of.model: of for of in self._models}
         self.left = {of.model: of.left for of in self._models}
 
     def _look_at_one(self, now: int) -> None:
         """The same with a share of 1, on the path of most decisions; and the rate is looked at more closely."""
         of = self._models[0]
-        model, control, arrivals, left = of.model, of.control, of.arrivals, of.left
-        rate = arrivals.per_ns(now) or 0.0
+        model, control, arrivals, left, pace = of.model, of.control, of.arrivals, of.left, of.pace.ratio
+        rate = (arrivals.per_ns(now) or 0.0) * pace
         sla_ns = self.sla_ns.get(model)
         if sla_ns is not None:
             spare = 1.0 - rate / control.capacity_per_ns
@@ -176,12 +197,12 @@ class Prospect:
         count, seen_ns = self._seen.get(model, _NOTHING_SEEN)
         if count >= _LATENCIES_MIN:
             solution = control.agreeing(solution, seen_ns)
-        recent_per_ns = arrivals.recent_per_ns(now) or 0.0
+        recent_per_ns = (arrivals.recent_per_ns(now) or 0.0) * pace
         if recent_per_ns > solution.rate_per_ns:
             burst = control.at(min(recent_per_ns, BURST_LOAD * control.capacity_per_ns))
             if burst.rate_per_ns > solution.rate_per_ns:
                 solution = burst
-        self.tail_from_ns[model] = TAIL_FROM * solution.mean_latency_ns
+        self.tail_from_ns[model] = TAIL_FROM * pace * solution.mean_latency_ns
         left.see(solution, 1.0, now, sla_ns is not None)
         if left.late_alone:
             self._lose(left)
@@ -190,7 +211,8 @@ class Prospect:
     def _lose(self, left: Left) -> None:
         """The first rows of a lane are late whatever is done."""
         model = left.lane.model
-        left.lose(max(self.tail_from_ns[model] / TAIL_FROM, self._seen.get(model, _NOTHING_SEEN)[1]))
+        seen_ns = self._seen.get(model, _NOTHING_SEEN)[1] * self._pace(model)
+        left.lose(max(self.tail_from_ns[model] / TAIL_FROM, seen_ns))
 
     def cost_ns(
         self, started: Lane | None, rows: int, time_ns: int, now: int, *, passing: bool = False
@@ -230,6 +252,7 @@ class Prospect:
     def waiting_ends_ns(self, lane: Lane, fits: int, now: int) -> int:
         """Until when to wait for one more row: silence, or the tightest deadline, ends it."""
         left = self.left[lane.model]
-        silence_ns = self._rates[lane.model].last_arrival_ns + int(SILENCE_GAPS / left.per_ns)
+        gap_ns = self._pace(lane.model) / left.per_ns
+        silence_ns = self._rates[lane.model].last_arrival_ns + int(SILENCE_GAPS * gap_ns)
         last_start_ns = min(left.deadlines_ns, default=UNBOUNDED_NS) - lane.run_ns(min(fits + 1, lane.rows_max))
         return min(silence_ns, last_start_ns)

@@ -34,7 +34,7 @@ class Riding:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.needs_table = policy.needs_table
-        for optional in ("arrived", "completed", "whole_batches"):
+        for optional in ("arrived", "completed", "ran", "whole_batches"):
             if hasattr(policy, optional):
                 setattr(self, optional, getattr(policy, optional))
 

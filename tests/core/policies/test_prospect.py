@@ -148,6 +148,73 @@ class TestOneModel:
         assert prospect.cost_ns(m, 2, 120, now) == before
 
 
+class TestPace:
+    """Nodes take twice what the table says: everything is as if the table said so, and rows came half as often."""
+
+    def slow(self, of: Lane, prospect: Prospect, runs: int = 1_000) -> None:
+        """So many runs of one row, at half the table's pace."""
+        for _ in range(runs):
+            for node in range(2):
+                prospect.ran(of, node, 1, 100)
+
+    @pytest.mark.parametrize("models", ["m", "ab"])
+    def test_rates_count_in_the_time_of_the_table(self, models: str) -> None:
+        """A quarter of the table's capacity is half of what the machine can serve; tails begin twice as late."""
+        prospect = Prospect({model: control(model) for model in models})
+        lanes = [lane(model) for model in models]
+        prospect.look(lanes, 0)
+        now = arrive(prospect, lanes[0], 0.25)
+        before = prospect.rate_per_ns(models[0], now)
+        self.slow(lanes[0], prospect)
+        prospect.look(lanes, now)
+        assert prospect.rate_per_ns(models[0], now) == pytest.approx(2 * before)
+        solution = prospect.left[models[0]].solution
+        assert solution == control(models[0]).at(2 * before)
+        assert prospect.tail_from_ns[models[0]] == pytest.approx(2 * TAIL_FROM * solution.mean_latency_ns, rel=0.01)
+
+    def test_a_burst_counts_at_the_pace_as_well(self) -> None:
+        """Calm at 0.1 of the capacity, then some arrivals at 0.25: half of what can be served now."""
+        m, prospect = lane(), Prospect({"m": control()})
+        prospect.look([m], 0)
+        self.slow(m, prospect)
+        now = arrive(prospect, m, 0.1)
+        for k in range(1, 17):
+            prospect.arrived(row(1_000 + k, now + k * round(4 / CAPACITY)))
+        prospect.look([m], now + 16 * round(4 / CAPACITY))
+        assert prospect.left["m"].solution == control().at(0.5 * CAPACITY)
+
+    def test_how_long_rows_took_is_of_that_pace(self) -> None:
+        """Rows that take twice the control's mean latency say nothing against the rate, as all takes twice as long."""
+        m, prospect = lane(), Prospect({"m": control()})
+        prospect.look([m], 0)
+        self.slow(m, prospect)
+        now = arrive(prospect, m, 0.25)
+        mean_ns = control().at(0.5 * CAPACITY).mean_latency_ns
+        prospect.completed("m", [row(k, now) for k in range(500)], now + round(2 * mean_ns))
+        prospect.look([m], now)
+        assert prospect.left["m"].solution == control().at(0.5 * CAPACITY)
+
+    def test_the_gap_to_wait_for_is_that_of_the_clock(self) -> None:
+        """Silence is a gap between arrivals as they come, whatever the machine does."""
+        m, prospect = lane(), Prospect({"m": control()})
+        prospect.look([m], 0)
+        self.slow(m, prospect)
+        now = arrive(prospect, m, 0.25)
+        queue(m, 1)
+        prospect.look([m], now)
+        gap_ns = prospect.waiting_ends_ns(m, 1, now) - now
+        assert gap_ns == pytest.approx(SILENCE_GAPS / (0.25 * CAPACITY), rel=0.2)
+
+    def test_another_schedulers_lane_says_nothing(self) -> None:
+        """Nor does one that was never looked at."""
+        prospect, other = Prospect({"m": control()}), lane()
+        self.slow(other, prospect)
+        prospect.look([lane()], 0)
+        self.slow(other, prospect)
+        now = arrive(prospect, other, 0.25)
+        assert prospect.rate_per_ns("m", now) == pytest.approx(0.25 * CAPACITY, rel=0.05)
+
+
 class TestShares:
     """Several models on one processor."""
 
