@@ -128,28 +128,29 @@ def test_sizes_are_interleaved() -> None:
 
 
 def test_a_drift_hits_all_sizes_alike() -> None:
-    """When the machine becomes three times slower half-way, the ratio of the sizes stays what it was."""
+    """When the machine becomes three times slower a little before half-way, it has for all sizes."""
     model = SpyModel(Clock())
 
     def slow_down(progress: Progress) -> None:
-        model.slower = 3 if progress.passes > 75 else 1
+        model.slower = 3 if progress.passes > 65 else 1
 
     table = run(model, repeats=51, progress=slow_down)
-    assert len({high / median for high, median in zip(table.high_ns[0], table.median_ns[0], strict=True)}) <= 2
-    assert max(table.median_ns[0]) <= 3 * model.table.median_ns[0][2]
+    slower = {seen / real for seen, real in zip(table.median_ns[0], model.table.median_ns[0], strict=False)}
+    assert slower == {3.0}
     assert table.high_ns[0] == tuple(3 * time_ns for time_ns in model.table.median_ns[0][:3])
 
 
 def test_budget_bounds_the_time_and_is_split_fairly() -> None:
-    """With a budget for some of the repeats, the time is not exceeded and each size gets about the same share of it."""
+    """With a budget for some of the repeats, the time is not exceeded, and a size that costs four times as much gets
+    half as many passes."""
     clock = Clock()
     model = SpyModel(clock, fixed_ns=MS, per_row_ns=10 * MS)
     table = run(model, budget_s=3.0, repeats=1_000)
     assert clock.now_ns <= 3_000 * MS
     assert clock.now_ns >= 2_900 * MS
     samples = table.provenance["samples"]
-    spent = [samples[str(rows)] * (1 + 10 * rows) for rows in (1, 2, 4)]
-    assert max(spent) < 1.35 * min(spent)
+    even = [samples[str(rows)] * (1 + 10 * rows) ** 0.5 for rows in (1, 2, 4)]
+    assert max(even) < 1.2 * min(even)
 
 
 def test_every_cell_gets_a_few_samples_whatever_the_budget() -> None:

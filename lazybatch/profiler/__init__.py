@@ -4,10 +4,10 @@ Owns: `profile` (model -> latency table) and `Progress`; `verdict` says what a t
 Must not know: how a node is run, how the engine's own time is told from the nodes' (`dispatching`).
 
 A *pass* (`passes`) opens a sub-batch of b rows, runs its nodes one after the other, each timed, and closes it: the
-calls the engine makes, in its order. Passes of the batch sizes are interleaved, so that a machine that gets slower
-meanwhile (heat, neighbours) slows all cells alike. The numbers in the table are plain quantiles of what was measured:
-nothing is smoothed, made monotone or dropped. Last, an engine serves rows on the same executor for a moment, for what
-it takes per dispatch itself.
+calls the engine makes, in its order. Passes of the batch sizes are interleaved (`turns`), so that a machine that gets
+slower meanwhile (heat, neighbours) slows all cells alike. The numbers in the table are plain quantiles of what was
+measured: nothing is smoothed, made monotone or dropped. Last, an engine serves rows on the same executor for a moment,
+for what it takes per dispatch itself.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from lazybatch.profiler.judgement import Verdict, verdict
 from lazybatch.profiler.padded import Padded, profile_lengths
 from lazybatch.profiler.passes import Runner, rounds_of
 from lazybatch.profiler.state import State
+from lazybatch.profiler.turns import SAMPLES_MIN, WARM_UP_PASSES, next_size
 from lazybatch.profiles import LatencyTable, machine, versions
 from lazybatch.program import Stage
 from lazybatch.table_loops import KEY, TableLoop, described
@@ -36,8 +37,6 @@ __all__ = ["HIGH_QUANTILE", "ITERATIONS", "SAMPLES_MIN", "WARM_UP_PASSES", "Prog
 
 ITERATIONS = 16
 """Of a loop in one pass, unless rows make fewer."""
-SAMPLES_MIN = 3
-WARM_UP_PASSES = 2
 ENGINE_SHARE, ENGINE_MOST_S = 0.2, 1.0
 """Share of the budget, and at most how many seconds of it, for the engine's own time."""
 _SAVE_EVERY_NS = 3_000_000_000
@@ -71,8 +70,8 @@ def profile(
 
     batch_sizes: increasing, starting at 1; a model whose rows cannot be joined is measured at 1 only.
     budget_s: seconds to measure for, of which the engine's time has `ENGINE_SHARE`. Every size gets `SAMPLES_MIN`
-    passes after its warm-up even if that takes longer; from then on the size that has had the least time is next, until
-    the budget, or ``repeats`` passes per size, are used up.
+    passes after its warm-up even if that takes longer; from then on they take turns until the budget, or ``repeats``
+    passes per size, are used up: a size that costs four times as much gets half as many passes.
     iterations: how often a pass goes round each loop of a program, at most; a node's time is that of one iteration.
     Where rows are padded to several lengths, each is measured, with an equal share of the budget; the table of the
     longest holds the others.
@@ -164,7 +163,7 @@ def _measure(
     took_ns: dict[int, int] = {}
     while True:
         elapsed_ns = already_ns + clock_ns() - start_ns
-        size = _next_size(state, repeats, budget_ns - elapsed_ns, took_ns)
+        size = next_size(state, repeats, budget_ns, budget_ns - elapsed_ns, took_ns)
         if size is None:
             return
         while cold[size]:
@@ -191,23 +190,6 @@ def _timed(runner: Runner, state: State, size: int, took_ns: dict[int, int]) -> 
     took_ns[size] = runner.clock_ns() - start_ns
     state.spent_ns[size] += took_ns[size]
     return times_ns
-
-
-def _next_size(state: State, repeats: int, left_ns: int, took_ns: dict[int, int]) -> int | None:
-    """The size to measure next: those short of the minimum first, then the one that has had the least time."""
-    sizes = list(state.samples_ns)
-    short = [size for size in sizes if state.passes(size) < SAMPLES_MIN]
-    if short:
-        return min(short, key=state.passes)
-    # A size that this run has not measured yet (all of its minimum was resumed) warms up first; allow for that.
-    affordable = [size for size in sizes if state.passes(size) < repeats and _cost_ns(state, size, took_ns) <= left_ns]
-    return min(affordable, key=lambda size: state.spent_ns[size], default=None)
-
-
-def _cost_ns(state: State, size: int, took_ns: dict[int, int]) -> int:
-    if size in took_ns:
-        return took_ns[size]
-    return (WARM_UP_PASSES + 1) * sum(node[-1] for node in state.samples_ns[size])
 
 
 def _table(model: Model, state: State, rounds: Sequence[int], command: str | None, made_up: bool) -> LatencyTable:
