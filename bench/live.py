@@ -1,17 +1,22 @@
 """Offering load to a live batcher, as every script does it.
 
-Owns: warming up, the seeded schedule of rows, and what a run's calls came to, in order of arrival.
+Owns: warming up, and policies that forget it; the seeded schedule of rows, and what a run's calls came to, in order
+of arrival.
 Must not know: which figures are wanted.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import lazybatch as lb
+from lazybatch.core.batch_table import SubBatch
+from lazybatch.core.lane import Lane
+from lazybatch.core.policies.base import Choice, Policy, View
+from lazybatch.core.request import Request
 from lazybatch.demo.load import Call, Offer, offer
 from lazybatch.metrics import latency_summary
 
@@ -37,6 +42,48 @@ class Ends:
     def lag_p99_ms(self) -> float:
         """How late the load generator itself was, at its 99th percentile."""
         return (latency_summary(self.lags_ns).p99 or 0) / 1e6
+
+
+class Forgetting:
+    """A policy that is made anew on demand. A warm-up teaches it a rate at which nobody will come in the run, and short
+    runs would be over before it had learnt better.
+
+    make: makes the policy. `forget` is for moments at which nothing waits and nothing runs.
+    """
+
+    def __init__(self, make: Callable[[], Policy]) -> None:
+        self._make = make
+        self.forget()
+        self.needs_table = self._policy.needs_table
+        self.whole_batches = getattr(self._policy, "whole_batches", False)
+
+    def __repr__(self) -> str:
+        return f"Forgetting({self._policy!r})"
+
+    def forget(self) -> None:
+        """Begin with one that has seen nothing."""
+        self._policy = self._make()
+
+    def decide(self, view: View, now: int) -> Choice:
+        """See `Policy.decide`."""
+        return self._policy.decide(view, now)
+
+    def arrived(self, request: Request) -> None:
+        """Passed on to those who want to know."""
+        self._tell("arrived", request)
+
+    def ran(self, lane: Lane, node: int, rows: int, took_ns: int) -> None:
+        """Likewise."""
+        self._tell("ran", lane, node, rows, took_ns)
+
+    def completed(self, sub_batch: SubBatch, now: int) -> None:
+        """Likewise."""
+        self._tell("completed", sub_batch, now)
+
+    def _tell(self, hook: str, *news: object) -> None:
+        told = getattr(self._policy, hook, None)
+        if told is not None:
+            told(*news)
 
 
 def warm(batcher: lb.LazyBatcher, rows: Sequence[Any], rows_max: int, model: str | None = None) -> None:

@@ -29,20 +29,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import lazybatch as lb
 from bench import loops_judgement
 from bench.common import Report, fill_in, parser, progress, progress_bar, progress_end, run_script
-from bench.live import Ends, ends, schedule, serve, warm
+from bench.live import Ends, Forgetting, ends, schedule, serve, warm
 from bench.loops_judgement import CONTINUOUS, GRAPH, NEAR_CAPACITY, OURS
 from bench.pace import Pace, Paced, steady
 from bench.paired import AT_PACE, in_turns
 from bench.programs import LOOPED, Looped, looped
-from bench.variants import Variant, variants
+from bench.variants import Variant, controls_for, loop_controls_for, variants
 from lazybatch.config import whole
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
+from lazybatch.core.policies.base import Policy
 from lazybatch.core.request import Request
 from lazybatch.demo.load import Offer
 from lazybatch.errors import InvalidInput
 from lazybatch.lengths import Lengths, guesses_for, load_lengths
-from lazybatch.policies import make_policy
 from lazybatch.workload import poisson
 
 SUSTAINED = 1.5
@@ -81,7 +81,12 @@ class Bench:
     rows_max: int
     sla_ns: int
 
-    def batcher(self, one: Variant, pace: Pace, sla_ns: int | None = None) -> lb.LazyBatcher:
+    def policy(self, one: Variant) -> Policy:
+        """One of its own for a run, live or simulated."""
+        lanes = [self.lane()]
+        return one.simulated(controls_for([one], lanes), loop_controls_for([one], lanes))
+
+    def batcher(self, policy: Policy, pace: Pace, sla_ns: int | None = None) -> lb.LazyBatcher:
         """A batcher of its own for a run."""
         return lb.LazyBatcher(
             self.model,
@@ -91,7 +96,7 @@ class Bench:
             max_batch_size=self.rows_max,
             queue_capacity=100_000,
             observers=[pace],
-            **one.live(),
+            policy=policy,
         )
 
     def lane(self) -> LaneSpec:
@@ -179,7 +184,7 @@ def capacity_rps(bench: Bench, one: Variant) -> float:
     their ends."""
     count = CAPACITY_BATCHES * bench.rows_max
     offers, pace = schedule(bench.model.name, bench.rows, range(count), seed=0), Pace(bench.first, bench.rows_max)
-    with bench.batcher(one, pace) as batcher:
+    with bench.batcher(bench.policy(one), pace) as batcher:
         warm(batcher, bench.rows, bench.rows_max)
         pace.restart()
         calls = serve(batcher, offers)
@@ -192,9 +197,10 @@ def capacity_rps(bench: Bench, one: Variant) -> float:
 
 def run(bench: Bench, one: Variant, offers: Sequence[Offer], sla_ns: int | None = None) -> tuple[Ends, Pace, float]:
     """One run through a batcher of its own, warmed up; how calls ended, the pace, and mean rows of an iteration."""
-    pace = Pace(bench.first, bench.rows_max)
-    with bench.batcher(one, pace, sla_ns) as batcher:
+    policy, pace = Forgetting(lambda: bench.policy(one)), Pace(bench.first, bench.rows_max)
+    with bench.batcher(policy, pace, sla_ns) as batcher:
         warm(batcher, bench.rows, bench.rows_max)
+        policy.forget()
         pace.restart()
         before = batcher.stats()
         outcome = ends(serve(batcher, offers))
@@ -214,7 +220,7 @@ def simulated_mean_ms(
         deadline_ns = at_ns + bench.sla_ns
         requests.append(Request(number, name, at_ns, deadline_ns, row.signature, row.size, trips=row.trips))
         trips[number] = bench.subject.trips(one_offer.row)
-    found = paced.simulated_ns(lane, make_policy(one.policy, [lane]), requests, trips)
+    found = paced.simulated_ns(lane, bench.policy(one), requests, trips)
     return statistics.fmean(ns for ns in found[int(WARM_UP * len(found)) :] if ns is not None) / 1e6
 
 

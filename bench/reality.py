@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import lazybatch as lb
 from bench.common import Report, fill_in, parser, progress_bar, progress_end, run_script
-from bench.live import Ends, ends, schedule, serve, warm
+from bench.live import Ends, Forgetting, ends, schedule, serve, warm
 from bench.measure_overheads import Overheads, Watched, fit
 from bench.models import NAMES, Subject, subject
 from bench.pace import Pace
@@ -147,6 +147,9 @@ def prepare(name: str, rows_max: int, seconds: float) -> Bench:
 def run_live(bench: Bench, one: Variant, arrivals_ns: Sequence[int], seed: int) -> tuple[Watched, Pace, Ends]:
     """One run through a batcher of its own."""
     watched, pace = Watched(), Pace(bench.table, bench.rows_max)
+    lane = bench.lane
+    controls = controls_for([one], [lane])
+    policy = Forgetting(lambda: one.simulated(controls))
     with lb.LazyBatcher(
         bench.model,
         table=bench.table,
@@ -154,9 +157,10 @@ def run_live(bench: Bench, one: Variant, arrivals_ns: Sequence[int], seed: int) 
         max_batch_size=bench.rows_max,
         queue_capacity=100_000,
         observers=[watched, pace],
-        **one.live(),
+        policy=policy,
     ) as batcher:
         warm(batcher, bench.rows, bench.rows_max)
+        policy.forget()
         watched.clear()
         pace.restart()
         outcome = ends(serve(batcher, schedule(bench.model.name, bench.rows, arrivals_ns, seed)))

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import lazybatch as lb
-from bench.live import Ends, ends, schedule, serve, warm
+from bench.live import Ends, Forgetting, ends, schedule, serve, warm
 from bench.models import Batch
 from bench.pace import Pace, Paced
 from bench.paired import in_turns
 from bench.sweep_loops import Loops, alone_ns, as_lengths
-from bench.variants import Variant, controls_for, joinable
+from bench.variants import Variant, controls_for, joinable, loop_controls_for
 from lazybatch.core.control import Control
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
@@ -160,6 +160,9 @@ def seen_live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run)
     """The same, with what happened, for `mean_ms_at_pace`."""
     arrivals_ns = setting.arrivals_ns(run.rate_rps, run.requests, run.seed)
     pace = Pace(setting.table, setting.rows_max)
+    lane = setting.lane()
+    controls, loops = controls_for([run.variant], [lane]), loop_controls_for([run.variant], [lane])
+    policy = Forgetting(lambda: run.variant.simulated(controls, loops))
     with lb.LazyBatcher(
         model,
         table=setting.table,
@@ -169,9 +172,10 @@ def seen_live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run)
         late=setting.late,
         lengths=as_lengths(setting.loops, setting.table),
         observers=[pace],
-        **run.variant.live(),
+        policy=policy,
     ) as batcher:
         warm(batcher, inputs, setting.rows_max)
+        policy.forget()
         pace.restart()
         before = batcher.stats()
         outcome = ends(serve(batcher, schedule(model.name, inputs, arrivals_ns, run.seed)))
