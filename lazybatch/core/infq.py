@@ -160,12 +160,15 @@ class InfQ:
     def _fronts(self) -> Iterator[Request]:
         return (group[0] for group in self._groups.values())
 
+    def level(self, request: Request, now: int) -> int:
+        """Its priority, raised by ageing; also of one that has left the queue and is in flight."""
+        if self._ageing_ns is None:
+            return request.priority
+        return request.priority + max(0, now - request.arrival_ns) // self._ageing_ns
+
     def _urgency(self, request: Request, now: int) -> tuple[int, int, int]:
         """Sort key: smaller is more urgent."""
-        level = request.priority
-        if self._ageing_ns is not None:
-            level += max(0, now - request.arrival_ns) // self._ageing_ns
-        return (-level, request.arrival_ns, request.id)
+        return (-self.level(request, now), request.arrival_ns, request.id)
 
     def urgency(self, now: int) -> tuple[int, int, int] | None:
         """Sort key of the first request, to compare queues of several models; None when empty."""

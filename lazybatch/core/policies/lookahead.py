@@ -14,10 +14,10 @@ sub-batch. Until then the newcomers' way to catch up only grows.
 
 In a running loop newcomers of its own model come in by solved thresholds (`joining`).
 
-Priorities are strict. Rows of the highest level that waits start first, and no row is preempted by a lower one. Among
-equals nobody starves: a sub-batch lends its turn to other models only up to `LENDING` times its own run; one that has
-been in flight for `PATIENCE` of its model's longest runs is preempted no more; and a model is passed over for no longer
-than some rounds (`turns.ROUNDS`).
+Priorities are strict, with what ageing adds to them. Rows of the highest level that waits start first, and no row is
+preempted by a lower one. Among equals nobody starves: a sub-batch lends its turn to other models only up to `LENDING`
+times its own run; one that has been in flight for `PATIENCE` of its model's longest runs is preempted no more; and a
+model is passed over for no longer than some rounds (`turns.ROUNDS`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Lookahead:
         self._prospect = Prospect(controls, rates)
         self._starting = Starting(self._prospect)
         self._joining = Joining(loops or {})
-        self._levels = False
+        self._levels = self._ages = False
         self._lanes: Sequence[Lane] = ()
         self._news: set[str] = set()
         self._settled: tuple[int, int, int] | None = None
@@ -116,8 +116,9 @@ class Lookahead:
             return None
         choice = self._preempt_or_stay(view, lanes, now)
         self._news.clear()
-        # Once newcomers that start now have ended, the situation looks the same: others may be waiting for that.
-        self._settled = None if type(choice) is Start else situation
+        # Once newcomers that start now have ended, the situation looks the same: others may be waiting for that. And
+        # who ages comes to be asked about without any news.
+        self._settled = None if type(choice) is Start or self._ages else situation
         return choice
 
     def _start_or_wait(self, view: View, now: int) -> Choice:
@@ -136,7 +137,7 @@ class Lookahead:
             leading = self._leading(view, now)
             lanes = [lane for lane in lanes if lane in leading]
         if self._ranked(view):
-            in_flight = max(_level(entry) for entry in view.stack)
+            in_flight = _level_in_flight(view, now)
             lanes = [lane for lane in lanes if len(lane.queue) and _head_level(lane, now) >= in_flight]
             outranked = any(_head_level(lane, now) > in_flight for lane in lanes)
         candidates = [(lane, rows) for lane in lanes if (rows := self._newcomers(lane, view, outranked, now))]
@@ -170,7 +171,7 @@ class Lookahead:
         lane = view.lane_of(top.model)
         if not len(lane.queue) or (len(view.lanes) > 1 and lane not in self._leading(view, now)):
             return None
-        above = _head_level(lane, now) - max(_level(entry) for entry in view.stack) if self._ranked(view) else 0
+        above = _head_level(lane, now) - _level_in_flight(view, now) if self._ranked(view) else 0
         if above < 0:
             return None
         return self._joining.decide(lane, top, self._prospect.rate_per_ns(lane.model, now), now, at_once=above > 0)
@@ -180,14 +181,16 @@ class Lookahead:
         if view.lanes is not self._lanes:
             self._lanes = view.lanes
             self._levels = self._levels or any(lane.spec.levels for lane in view.lanes)
+            self._ages = any(lane.spec.ageing_ns is not None for lane in view.lanes)
         return self._levels
 
     def _leading(self, view: View, now: int) -> list[Lane]:
         """The lanes whose turn it may be: of the highest level that waits, and of these one that is overdue first."""
         heads = [(lane, head) for lane in view.lanes if (head := lane.queue.head(now)) is not None]
         if self._ranked(view):
-            level = max([head.priority for _, head in heads])
-            heads = [(lane, head) for lane, head in heads if head.priority == level]
+            levels = [lane.queue.level(head, now) for lane, head in heads]
+            highest = max(levels)
+            heads = [one for one, level in zip(heads, levels, strict=True) if level == highest]
         lanes = [lane for lane, _ in heads]
         if len(lanes) < 2:
             return lanes
@@ -256,11 +259,12 @@ def _unwilling(entry: SubBatch, view: View, newcomers: Lane, time_ns: int, now: 
     return in_flight_ns - own_ns + time_ns > lending * sums_ns[-1]
 
 
-def _level(entry: SubBatch) -> int:
-    return max([request.priority for request in entry.requests])
+def _level_in_flight(view: View, now: int) -> int:
+    """The highest level of all rows in flight; who has aged in the queue is as old when he runs."""
+    return max([view.lane_of(row.model).queue.level(row, now) for entry in view.stack for row in entry.requests])
 
 
 def _head_level(lane: Lane, now: int) -> int:
     head = lane.queue.head(now)
     assert head is not None, "asked only about lanes in which something waits"
-    return head.priority
+    return lane.queue.level(head, now)

@@ -6,6 +6,7 @@ node that takes 46 + 4 b.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -205,6 +206,41 @@ class TestLevels:
                 task, now = step(ledger, now)
                 seen += [task.model] if task.opened else []
             assert seen == order
+
+
+class TestAgeing:
+    """What has waited long counts as of a higher level, in the queue and in flight, across models."""
+
+    def served(self, core: Core, ageing_ns: int | None) -> int | None:
+        """A row of level 0 beside a model that always has one of level 1 waiting: when it starts, if within a while."""
+        ledger = looking(core, *[replace(one, ageing_ns=ageing_ns) for one in (quick("a"), quick("b"))], load=0.05)
+        ledger.add(row(0, 0, model="b"))
+        ledger.add(row(1, 0, model="a", priority=1))
+        now = 0
+        for id in range(2, 300):
+            task, now = step(ledger, now)
+            if 0 in task.opened:
+                return now
+            ledger.add(row(id, now, model="a", priority=1))
+        return None
+
+    def test_a_low_row_is_not_passed_over_for_ever(self, core: Core) -> None:
+        """Without ageing it never starts; with it, when it has waited for one level and not long after."""
+        assert self.served(core, None) is None
+        started = self.served(core, 1_000)
+        assert started is not None
+        assert 1_000 < started < 1_400
+
+    def test_who_has_aged_is_not_preempted_by_the_young(self, core: Core) -> None:
+        """A row of level 0 that had waited for two levels runs on beside one of level 1."""
+        specs = [replace(one, ageing_ns=1_000) for one in (quick("a", 3), quick("b", 3))]
+        ledger = looking(core, *specs, load=0.05)
+        ledger.add(row(0, 0, model="a"))
+        _, now = step(ledger, 2_500)
+        ledger.add(row(1, now, model="b", priority=1))
+        task, now = step(ledger, now)
+        assert (task.model, task.opened) == ("a", ())
+        to_end(ledger, now)
 
 
 class TestNobodyStarves:
