@@ -40,9 +40,10 @@ from lazybatch.core.policies.left import Left
 from lazybatch.core.request import UNBOUNDED_NS, Request
 
 LATE_WEIGHT = 1.25
-"""A row that misses its deadline costs this many of its SLA targets of row-time, times the processor's spare share."""
+"""A row that misses its deadline costs this many of its model's usual SLA target of row-time, times the processor's
+spare share. Were it the row's own target, or the last one's, chance would decide what a lone urgent row may cost."""
 LATE_WEIGHT_SHARED = 1.5
-"""With several models: this many of the longest SLA target among them, whichever model the row is of."""
+"""With several models: this many of the longest usual SLA target among them, whichever model the row is of."""
 TAIL_FROM = 1.3
 """The tail begins at this many mean latencies (by the control, slowed by what the other models need)."""
 SILENCE_GAPS = 1.0
@@ -53,6 +54,8 @@ _SPARE_MIN = 0.1
 _LATENCIES, _LATENCIES_MIN = 512, 128
 """The mean latency that was seen is taken over about so many rows; it corrects the rate once it is of so many."""
 _NOTHING_SEEN = (0, 0.0)
+_TARGETS = 64
+"""The usual target is that of the last rows, about so many."""
 _SHARE_MIN = 0.1
 """A model is never valued as if it had less of the processor, however rarely it is asked for."""
 
@@ -90,7 +93,9 @@ class Prospect:
     def __init__(self, controls: Mapping[str, Control], rates: Callable[[], ArrivalRate] = ArrivalRate) -> None:
         self._controls = controls
         self._rates = {model: rates() for model in controls}
-        self.sla_ns: dict[str, int] = {}
+        self.sla_ns: dict[str, float] = {}
+        """By model, the usual target of its rows: their mean by ratio, as targets may be of very different sizes."""
+        self._targets: dict[str, int] = {}
         self.late_price_ns: dict[str, float] = {}
         self.tail_from_ns: dict[str, float] = {}
         self.left: dict[str, Left] = {}
@@ -106,7 +111,12 @@ class Prospect:
         """One more request was admitted."""
         self._rates[request.model].arrived(request.arrival_ns)
         if request.deadline_ns < UNBOUNDED_NS:
-            self.sla_ns[request.model] = request.deadline_ns - request.arrival_ns
+            self._aim(request.model, max(1, request.deadline_ns - request.arrival_ns))
+
+    def _aim(self, model: str, sla_ns: int) -> None:
+        usual_ns, count = self.sla_ns.get(model, float(sla_ns)), min(self._targets.get(model, 0) + 1, _TARGETS)
+        self._targets[model] = count
+        self.sla_ns[model] = usual_ns if sla_ns == usual_ns else usual_ns * (sla_ns / usual_ns) ** (1 / count)
 
     def ran(self, lane: Lane, node: int, rows: int, took_ns: int) -> None:
         """A node has run, with so many rows."""

@@ -128,7 +128,7 @@ def crowded_rows(lane: Lane, prospect: Prospect) -> int:
     """
     if lane.spec.late != "drop":
         return 0
-    rows = _within(lane, lane.rows_best, prospect.sla_ns.get(lane.model, UNBOUNDED_NS) // 2)
+    rows = _within(lane, lane.rows_best, int(prospect.sla_ns.get(lane.model, UNBOUNDED_NS)) // 2)
     return rows if len(lane.queue) > rows else 0
 
 

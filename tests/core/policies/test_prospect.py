@@ -313,7 +313,7 @@ class TestDeadlines:
         return prospect
 
     def test_a_miss_costs_some_targets_of_row_time(self) -> None:
-        """Of the model's last target, less under load; a request without one leaves it as it was."""
+        """Of the model's usual target, less under load; a request without one leaves it as it was."""
         for load in (0.1, 0.6, 2.0):
             prospect = self.waiting([], load=load)
             spare = max(0.1, 1 - 1 / (round(1 / (load * CAPACITY)) * CAPACITY))
@@ -323,9 +323,25 @@ class TestDeadlines:
             prospect.arrived(row(900, now))
             prospect.look([self.lane], now)
             assert prospect.late_price_ns["m"] == pytest.approx(before, rel=0.05)
-            prospect.arrived(row(901, now, sla=500))
+            prospect.arrived(row(901, now, sla=1))
             prospect.look([self.lane], now)
-            assert prospect.late_price_ns["m"] == pytest.approx(before / 2, rel=0.05)
+            assert prospect.late_price_ns["m"] == pytest.approx(before, rel=0.2), "one of many says little"
+
+    def test_the_usual_target_is_the_mean_by_ratio_of_the_last_rows(self) -> None:
+        """Of 10 and 1000 in turn 100, whichever came last; after a change the old ones are forgotten; a row that came
+        with its deadline behind it counts as one of the shortest target there is."""
+        prospect = Prospect({"m": control()})
+        prospect.arrived(row(0, 0, sla=10))
+        assert prospect.sla_ns == {"m": 10}
+        for k in range(1, 1_000):
+            prospect.arrived(row(k, k, sla=1_000 if k % 2 else 10))
+            if k > 500:
+                assert 90 < prospect.sla_ns["m"] < 111
+        for k in range(1_000, 1_600):
+            prospect.arrived(row(k, k, sla=5_000))
+        assert prospect.sla_ns["m"] == pytest.approx(5_000, rel=0.01)
+        prospect.arrived(row(2_000, 2_000, sla=-7))
+        assert prospect.sla_ns["m"] == pytest.approx(5_000 / 5_000 ** (1 / 64), rel=0.01)
 
     def test_several_models_have_one_price(self) -> None:
         """Of the longest target among them; a model without targets has none."""
