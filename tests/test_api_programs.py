@@ -180,6 +180,24 @@ def test_policies_are_told_what_the_engine_takes_around_an_iteration(count: Prog
     assert lane.latency == table.dispatched() != replace(table, engine=None)
 
 
+def test_a_policy_that_predicts_says_what_it_does_not_know(
+    count: ProgramModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of loops without lengths; policies that do not predict have no need of them."""
+    table = flat_table(count)
+    for policy, lengths, said in (
+        ("lookahead", None, True),
+        ("lookahead", LengthGuess.of([3]), False),
+        ("continuous", None, False),
+    ):
+        with lb.LazyBatcher(
+            count, policy=policy, table=table, lengths=lengths, allow_foreign_table=True, max_batch_size=4
+        ):
+            pass
+        assert ("model 'count': how often rows go round loop 'count' is not known" in caplog.text) is said, policy
+        caplog.clear()
+
+
 def test_a_target_counts_the_iterations_of_the_lengths_seen(
     count: ProgramModel, caplog: pytest.LogCaptureFixture
 ) -> None:

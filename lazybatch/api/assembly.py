@@ -183,9 +183,25 @@ def _check_sla(lane: LaneSpec, sla: float, max_delay: float) -> None:
 
 def make_policy(options: BatcherOptions, lanes: Sequence[LaneSpec]) -> Policy:
     """The policy object for these lanes; see `lazybatch.policies`. Raises `InvalidInput` for an unknown name."""
+    if policies.needs_table(options.policy):
+        for lane in lanes:
+            _say_unknown_lengths(lane)
     if options.policy != "graph":
         return policies.make_policy(options.policy, lanes)
     return policies.make_policy("graph", lanes, window_ns=to_ns(options.max_delay), size_budget=options.size_budget)
+
+
+def _say_unknown_lengths(lane: LaneSpec) -> None:
+    """A policy that predicts takes rows for shorter than they are where it knows nothing; that must not stay unseen."""
+    guesses = lane.lengths or (None,) * len(lane.graph.loops)
+    unknown = [loop.name for loop, guess in zip(lane.graph.loops, guesses, strict=True) if guess is None]
+    if unknown:
+        _log.warning(
+            "model %r: how often rows go round %s is not known, so it is not known either what letting others in is "
+            "worth: give lengths= (lazybatch.load_lengths reads what `lazybatch characterize` writes)",
+            lane.graph.model,
+            ", ".join(f"loop {name!r}" for name in unknown),
+        )
 
 
 def to_lanes(
