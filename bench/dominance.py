@@ -55,7 +55,7 @@ def options() -> argparse.ArgumentParser:
     made.add_argument("--seeds", type=int, metavar="N", help="runs of each point (5)")
     made.add_argument("--requests", type=int, metavar="N", help="requests of a run (1500)")
     made.add_argument("--workers", type=int, default=2, metavar="N", help="processes (%(default)s)")
-    made.add_argument("--no-misjudging", action="store_true", help="leave out runs with a wrong arrival rate")
+    made.add_argument("--no-misjudging", action="store_true", help="leave out runs with a wrong rate or table")
     made.add_argument("--no-optimum", action="store_true", help="leave out the solved small instances")
     made.add_argument("--no-plots", action="store_true", help="needs no matplotlib then")
     return made

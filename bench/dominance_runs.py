@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -38,6 +38,9 @@ from lazybatch.workload import bursty, poisson
 Row = dict[str, Any]
 OURS = "lookahead"
 FAST, SLOW = "lookahead, rate taken for double", "lookahead, rate taken for half"
+SLOWED, SPED = "lookahead, nodes take twice their table's time", "lookahead, nodes take half their table's time"
+MISJUDGED = {FAST: "rate_taken_double", SLOW: "rate_taken_half", SLOWED: "twice_the_table", SPED: "half_the_table"}
+"""Ours, told what is wrong: the names of figures."""
 WINDOWS_MS = (0, 1, 5, 25)
 SHARES = (0.1, 0.5)
 CAPS = (2, 4, 8, 16, 32)
@@ -68,7 +71,8 @@ class Misjudged(ArrivalRate):
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """What is run together. targets: of "tight" and "loose". misjudging: run ours with a wrong rate as well."""
+    """What is run together. targets: of "tight" and "loose". misjudging: run ours as well with a wrong rate, and with a
+    table of another machine."""
 
     profile: str
     load: float
@@ -121,7 +125,18 @@ def policy_of(name: str, made: Profile) -> Policy:
         return Lookahead({model: control(made.name)})
     if name in (FAST, SLOW):
         return Lookahead({model: control(made.name)}, rates=partial(Misjudged, 2.0 if name == FAST else 0.5))
+    if name in (SLOWED, SPED):
+        return Lookahead({model: cached_control(made.whole.model, told(name, made.whole).median_ns[0])})
     return policies.by_name(name)
+
+
+def told(name: str, table: LatencyTable) -> LatencyTable:
+    """The table that a policy is told, where this is what nodes really take."""
+    factor = {SLOWED: 0.5, SPED: 2.0}.get(name)
+    if factor is None:
+        return table
+    times_ns = tuple(tuple(max(1, round(factor * time_ns)) for time_ns in node) for node in table.median_ns)
+    return replace(table, median_ns=times_ns, high_ns=times_ns)
 
 
 def arrivals_of(spot: Spot, seed: int) -> list[int]:
@@ -139,7 +154,7 @@ def run(spot: Spot) -> list[Row]:
     traces = [arrivals_of(spot, seed) for seed in spot.seeds]
     names = [name for name in (*names_for(made.rows_max), OURS) if spot.policies is None or name in spot.policies]
     if spot.misjudging:
-        names += [FAST, SLOW]
+        names += MISJUDGED
     rows = []
     for name in names:
         table = made.whole if never_preempts(name) else made.nodes
@@ -176,10 +191,11 @@ class _Outcome:
     ) -> _Outcome:
         """Run every trace."""
         graph = NodeGraph.chain(table.model, table.nodes)
-        lane = LaneSpec(graph, table, made.rows_max, queue_capacity=10**6, sla_ns=sla_ns)
+        lane = LaneSpec(graph, told(name, table), made.rows_max, queue_capacity=10**6, sla_ns=sla_ns)
         kept, counts = [], np.zeros(4, np.int64)
         for trace in traces:
-            result = simulate([lane], policy_of(name, made), requests_from(trace, table.model, sla_ns=sla_ns))
+            requests = requests_from(trace, table.model, sla_ns=sla_ns)
+            result = simulate([lane], policy_of(name, made), requests, durations={table.model: table})
             latencies = [result.latencies_ns[k] for k in range(int(WARM_UP * len(trace)), len(trace))]
             kept.append(np.array(latencies, np.int64))
             failures = result.scheduler.counts.policy_failures

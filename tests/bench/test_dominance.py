@@ -14,7 +14,20 @@ from bench import dominance
 from bench import dominance_runs as runs
 from bench.common import Report, run_script
 from bench.dominance_cells import Cell, add_figures, cells_of, markdown, worst
-from bench.dominance_runs import FAST, OURS, SLOW, Job, Misjudged, Row, Spot, names_for, never_preempts, run_all
+from bench.dominance_runs import (
+    FAST,
+    MISJUDGED,
+    OURS,
+    SLOWED,
+    SPED,
+    Job,
+    Misjudged,
+    Row,
+    Spot,
+    names_for,
+    never_preempts,
+    run_all,
+)
 from bench.laboratory import profile
 from lazybatch.core.arrival_rate import ArrivalRate
 from lazybatch.errors import InvalidInput
@@ -34,10 +47,10 @@ def test_one_node_stands_for_all(name: str) -> None:
 
 
 def test_a_spot_has_a_row_per_policy_and_target() -> None:
-    """All policies, ours, and ours with a wrong rate; repeated runs agree; equal shares of late rows mean one run."""
+    """All policies, ours, and ours told what is wrong; repeated runs agree; equal shares of late rows mean one run."""
     spot = Spot("half", 0.5, "poisson", (1, 2), 120, misjudging=True)
     rows = runs.run(spot)
-    names = [*names_for(32), OURS, FAST, SLOW]
+    names = [*names_for(32), OURS, *MISJUDGED]
     assert [(row["policy"], row["target"]) for row in rows] == [(n, t) for n in names for t in ("tight", "loose")]
     assert runs.run(spot) == rows
     assert all(row["requests"] == 2 * 108 and len(row["seed_means_ms"]) == 2 for row in rows)
@@ -48,6 +61,17 @@ def test_a_spot_has_a_row_per_policy_and_target() -> None:
     assert by_name["cap:2", "tight"]["mean_batch"] <= 2
     with pytest.raises(InvalidInput):
         runs.policy_of("unheard-of", profile("half"))
+
+
+def test_a_table_of_another_machine_is_only_told() -> None:
+    """The policy is told half or twice the times; nodes take what they take, and all others are told the truth."""
+    made = profile("half").nodes
+    assert runs.told(OURS, made) is made
+    for name, factor in ((SLOWED, 0.5), (SPED, 2.0)):
+        assert runs.told(name, made).median_ns[0] == tuple(round(factor * ns) for ns in made.median_ns[0])
+    spot = Spot("half", 0.3, "poisson", (1,), 120, ("loose",), ("serial",), misjudging=True)
+    rows = {row["policy"]: row for row in runs.run(spot)}
+    assert rows[SPED]["p50_ms"] < 1.5 * rows["serial"]["p50_ms"], "not twice: it is the machine that it was"
 
 
 def test_a_misjudged_rate_is_off_by_the_factor() -> None:
@@ -125,7 +149,7 @@ def test_the_script_end_to_end(tmp_path: Path) -> None:
     asked = [*arguments, "--no-optimum", "-o", str(tmp_path), "--json", str(file), "--policies", "serial", "graph:0"]
     status = dominance.main(dominance.options().parse_args(asked))
     document = json.loads(file.read_text())
-    assert {row["policy"] for row in document["rows"]} == {"serial", "graph:0", OURS, FAST, SLOW}
+    assert {row["policy"] for row in document["rows"]} == {"serial", "graph:0", OURS, *MISJUDGED}
     assert status == int(any(figure["holds"] is False for figure in document["figures"].values()))
     assert document["provenance"]["settings"]["simulated"] is True
     assert "| half | 4 |" in (tmp_path / "dominance.md").read_text()
