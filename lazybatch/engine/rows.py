@@ -12,7 +12,7 @@ from typing import Any
 from lazybatch.core.task import Expired, Task
 from lazybatch.engine.answers import Ended, Finished
 from lazybatch.engine.delivery import Delivery
-from lazybatch.engine.entry import Entry, Event
+from lazybatch.engine.entry import Entry, Event, State
 from lazybatch.engine.ledger import OUTCOMES, Ledger
 from lazybatch.engine.listening import Heard
 from lazybatch.engine.loops import Emitted
@@ -49,9 +49,9 @@ class Rows:
         self._ledger.finished(ended, now)
         if self._watch.ends:
             self._ledger.catch_up()
-            for entry, state, _, _ in ended.answers():
-                if entry.state is state:
-                    self._watch.ended(entry, now, OUTCOMES[state])
+            for entry, event in ended.ends():
+                if entry.state is (State.COMPLETED if event is Event.COMPLETE else State.FAILED):
+                    self._watch.ended(entry, now, OUTCOMES[entry.state])
         self._delivery.add(ended)
 
     def end(self, entry: Entry, event: Event, error: LazyBatchError, now: int) -> None:
