@@ -256,6 +256,8 @@ class Engine:
     def shutdown(self, drain: bool = True, timeout: float | None = None) -> bool:
         """Close admission, then wait for the end. See `LazyBatcher.shutdown`."""
         self.refuse_self_wait("shutdown")
+        if self.abandoned:
+            return True  # nothing runs here, and what was open has failed
         until = None if timeout is None else monotonic() + timeout
         with self._ledger.lock:  # rows admitted before are ahead of the message, none are admitted after
             self.close(drain)
