@@ -268,7 +268,8 @@ class Driver:
                 self._watch.dispatched(start_ns, end_ns, task)
             completion = self.scheduler.complete(task, end_ns, ran.done)
             if listen:
-                known.hear(ran.emitted)
+                for entry in known.hear(ran.emitted, end_ns):
+                    self._mailbox.post(Withdrawn(entry, Outcome.FAILED))
             if ends:
                 self._ledger.stepped(task, completion, end_ns)
                 if self._watched:
