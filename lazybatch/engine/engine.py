@@ -195,11 +195,6 @@ class Engine:
         """Whether no thread of this engine runs any more."""
         return self._ended.is_set()
 
-    @property
-    def closed(self) -> bool:
-        """Whether admission is closed."""
-        return self._closed is not None
-
     def _refusal(self, model: str, rows: int, limit_ns: int | None, now: int) -> LazyBatchError | None:
         if self._closed is not None:
             return ShuttingDown(self._closed)

@@ -25,8 +25,9 @@ class Watch(Observers):
         for hook in hooks:
             try:
                 hook(*arguments)
-            except BaseException:
+            except BaseException as error:
                 self.errors += 1
+                self.last_error = error
                 _log.error("an observer failed in %r", hook, exc_info=True)
 
     @property
