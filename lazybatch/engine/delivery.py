@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 
 from lazybatch.engine.answers import Answer, Answers
@@ -109,13 +110,12 @@ class Delivery:
 
     def _run(self) -> None:
         while (answers := self._handed.get()) is not None:
-            try:
+            with suppress(BaseException):  # only where not even logging works; this thread must not end over it
                 self._resolve(answers)
-            finally:  # whatever happens: those who wait for the end must not wait for ever
-                del answers  # while this thread waits, it keeps no result alive
-                with self._changed:
-                    self.backlog -= 1
-                    self._changed.notify_all()
+            del answers  # while this thread waits, it keeps no result alive
+            with self._changed:
+                self.backlog -= 1
+                self._changed.notify_all()
 
     def _resolve(self, due: list[Due]) -> None:
         """Never raises: to the engine thread it would be a failure of the node that is about to run."""

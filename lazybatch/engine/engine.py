@@ -246,7 +246,8 @@ class Engine:
             try:
                 entry.future.fail(ShuttingDown("the batcher was shut down before this row was done"))
             except BaseException as error:  # a callback's, on a caller's thread; the rows behind it must not be lost
-                raised = raised or error
+                if raised is None:  # not `or`: it may say of itself that it is false
+                    raised = error
         if raised is not None:
             raise raised
 

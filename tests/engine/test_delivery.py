@@ -165,6 +165,27 @@ def test_an_answer_that_cannot_be_made_costs_its_row_alone(caplog: pytest.LogCap
     assert "cannot be told" in caplog.text
 
 
+def test_a_log_that_fails_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that come later are delivered, and the end is reached."""
+    said = list[object]()
+
+    def fail(*arguments: object, **_: object) -> None:
+        said.extend(arguments[:1])
+        raise SystemExit("the disk is full")
+
+    monkeypatch.setattr(delivery._log, "error", fail)
+    broken = entry(0, Event.FAIL)
+    broken.future.fail = None  # type: ignore[assignment, method-assign]
+    made, other = Delivery(Threads(), nothing), finished(1)
+    for due in (Ended(broken, ExecutionError("no")), other):
+        made.add(due)
+        made.hand_over()
+        assert made.wait(LONG_S)
+    made.stop()
+    assert said == ["request %d could not be resolved"]
+    assert futures(other)[0].result() == 1
+
+
 def test_books_that_cannot_be_kept_are_not_charged_to_the_next_node() -> None:
     """Whoever is about to run a node hands over first, or delivers where no thread is to be had: it raises nothing."""
 

@@ -203,8 +203,15 @@ def test_a_callback_that_interrupts_a_shutdown_loses_no_row() -> None:
     assert gate.entered.wait(LONG_S)
     waiting = engine.submit("chain", rows(*range(1, 5)))
 
+    class Interrupt(KeyboardInterrupt):
+        """One that says of itself that it is false."""
+
+        def __bool__(self) -> bool:
+            """So."""
+            return False
+
     def interrupt(number: int) -> None:
-        raise KeyboardInterrupt(number)
+        raise Interrupt(number)
 
     for number, future in enumerate(waiting[:2]):
         future.add_done_callback(lambda _, number=number: interrupt(number))  # type: ignore[misc]
