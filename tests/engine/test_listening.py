@@ -65,6 +65,7 @@ WIDE = np.linspace(-1, 1, 10_000)
         (WIDE, WIDE + 1e-6, True),
         (WIDE, -WIDE, False),
         (Opaque(), Opaque(), True),
+        (np.array([np.array([1, 2]), None], object), np.array([np.array([1, 2]), None], object), True),
     ],
 )
 def test_a_step_that_differs_from_what_was_heard_is_noticed(before: Any, after: Any, same: bool) -> None:
