@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import pickle
 import threading
 import weakref
 
@@ -103,8 +105,65 @@ def test_methods_batch_per_instance_and_end_with_it() -> None:
     assert reference() is None
 
 
-def test_methods_of_objects_without_a_dict_are_refused() -> None:
-    """There is nowhere to keep the batcher; the error says so."""
+class Doubler(Scaler):
+    """One that goes by its parent's."""
+
+    @lb.batched(max_batch_size=4)
+    def scale(self, values: list[int]) -> list[int]:
+        """Twice what the parent says."""
+        return [2 * super(Doubler, self).scale(value) for value in values]
+
+
+def test_a_method_and_its_parents_are_two() -> None:
+    """Under one name each class has its own, also for the same object."""
+    assert Doubler(3).scale(5) == 30
+
+
+def test_copies_of_an_object_have_methods_of_their_own() -> None:
+    """A copy answers for itself, however it was made, also after the first call; the object holds nothing of ours."""
+    one = Scaler(2)
+    assert one.scale(5) == 10
+    assert vars(one) == {"factor": 2}
+    for other in (copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+        other.factor = 3
+        assert other.scale(5) == 15
+        assert other.scale.stats().completed == 1
+    assert one.scale(5) == 10
+
+
+def test_a_method_keeps_its_object_while_it_is_needed() -> None:
+    """While somebody has the method, or a row is on its way, the object is there, and no longer."""
+    assert Scaler(2).scale(5) == 10
+    assert Scaler(2).scale.submit(5).result(LONG_S) == 10
+    assert asyncio.run(Scaler(2).scale.apredict(5)) == 10
+    kept = Scaler(4)
+    reference, scale, future = weakref.ref(kept), kept.scale, kept.scale.submit(1)
+    batcher = scale.batcher
+    del kept
+    assert scale(2) == 8
+    assert scale.__wrapped__([3]) == [12]
+    assert future.result(LONG_S) == 4
+    del scale
+    assert batcher.shutdown(timeout=LONG_S)
+    gc.collect()
+    assert reference() is None
+    assert future.result() == 4
+    with pytest.raises(lb.InvalidInput, match="whose method 'scale' was called no longer exists"):
+        batcher.predict(1)
+
+
+def test_the_batcher_of_a_method_ends_with_its_object() -> None:
+    """When the object goes its batcher closes and its thread ends, although the class stays."""
+    one = Scaler(2)
+    one.scale(5)
+    engine = one.scale.batcher._engine
+    del one
+    gc.collect()
+    assert engine._ended.wait(LONG_S)
+
+
+def test_methods_of_objects_that_cannot_be_watched_are_refused() -> None:
+    """Nobody would know when to end the batcher; the error says what to do. Slots alone are no obstacle."""
 
     class Slotted:
         __slots__ = ()
@@ -113,5 +172,30 @@ def test_methods_of_objects_without_a_dict_are_refused() -> None:
         def call(self, values: list[int]) -> list[int]:
             return values
 
-    with pytest.raises(lb.InvalidInput, match="Slotted objects have no __dict__"):
+    class Watched(Slotted):
+        __slots__ = ("__weakref__",)
+
+    with pytest.raises(lb.InvalidInput, match=r"Slotted objects cannot be referred to weakly.*'__weakref__'"):
         Slotted().call(1)
+    assert Watched().call(1) == 1
+
+
+class Namesake:
+    """A callable whose attributes are called like those of what wraps it."""
+
+    def __init__(self) -> None:
+        self._model = self._fn = self._lock = self._started = self._behind = self._bound = None
+        self.stats = self.predict = self.batcher = "mine"
+
+    def __call__(self, values: list[int]) -> list[int]:
+        """Double."""
+        return [2 * value for value in values]
+
+
+def test_a_callables_attributes_are_its_own() -> None:
+    """They stay where they are, whatever they are called."""
+    with lb.batched(Namesake()) as double:
+        assert double(2) == 4
+        assert double.predict(3) == 6
+        assert double.stats().completed == 2
+        assert double.__wrapped__.stats == "mine"

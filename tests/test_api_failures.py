@@ -228,3 +228,63 @@ def test_a_dropped_batcher_finishes_what_it_accepted() -> None:
     gc.collect()
     assert reference() is None
     assert [future.result(LONG_S) for future in futures] == list("ABC")
+
+
+class Unspeakable(Exception):
+    """Its text cannot be made: what is given for it is no text."""
+
+    def __str__(self) -> str:
+        """A number, which `str` refuses."""
+        return self.args[0]  # type: ignore[no-any-return]
+
+
+class Untellable:
+    """What has no name."""
+
+    def __repr__(self) -> str:
+        """Not even this."""
+        raise SystemExit("no name")
+
+
+@pytest.mark.parametrize("bad", [Unspeakable(404), KeyError(Untellable())], ids=["str", "repr"])
+@pytest.mark.parametrize("raised", [True, False], ids=["raised", "returned"])
+@pytest.mark.parametrize("isolate", [True, False], ids=["alone", "together"])
+def test_an_exception_that_cannot_be_printed_fails_its_row_like_any_other(
+    bad: Exception, raised: bool, isolate: bool
+) -> None:
+    """Its text is made by the caller's code, which may fail: the row fails with the error as its cause, its mates get
+    their answers, later rows are served, and shutdown returns."""
+
+    def fn(values: list[int]) -> list[Any]:
+        if raised and -1 in values:
+            raise bad
+        return [bad if value < 0 else value for value in values]
+
+    with lb.LazyBatcher(fn, isolate_failures=isolate) as batcher:
+        first, second = batcher.submit_batch([1, -1])
+        error = second.exception(LONG_S)
+        assert isinstance(error, lb.ExecutionError)
+        assert error.__cause__ is bad
+        assert f"{type(bad).__name__} (it cannot be printed)" in str(error)
+        if isolate or not raised:
+            assert first.result(LONG_S) == 1
+        assert batcher.submit(3).result(LONG_S) == 3
+        assert batcher.shutdown(timeout=LONG_S)
+    accounts(batcher.stats())
+
+
+class Proxy:
+    """Stands for something it cannot reach."""
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """Whose class nobody knows."""
+        raise RuntimeError("not bound")
+
+
+def test_a_result_that_does_not_say_what_it_is_is_a_result() -> None:
+    """An object whose class is computed, and cannot be, comes back as it is."""
+    proxy = Proxy()
+    with lb.LazyBatcher(lambda values: [proxy for _ in values]) as batcher:
+        assert batcher.predict(1, timeout=LONG_S) is proxy
+    accounts(batcher.stats())

@@ -306,3 +306,35 @@ def test_every_policy_serves_loops_by_name(policy: str) -> None:
         assert stats.policy_failures == 0
         assert all(str(one) for one in batcher.decisions(20))
     assert model.made[0].batches == {}
+
+
+class Waits:
+    """A stream's queue that says when somebody is about to wait for its next step."""
+
+    def __init__(self, queue: Any) -> None:
+        self.queue = queue
+        self.asked = threading.Semaphore(0)
+        self.empty, self.put = queue.empty, queue.put
+
+    def get(self) -> Any:
+        """Say so, and wait."""
+        self.asked.release()
+        return self.queue.get()
+
+
+def test_threads_that_share_a_stream_all_come_to_its_end() -> None:
+    """All wait, one gets the only step, and nobody is left waiting."""
+    gate, got = Gate(), list[int]()
+    model = Rounds(2, (0, 1), before=lambda node, _: gate() if node == 0 else None)
+    with batcher_of(model) as batcher:
+        stream = batcher.stream(Given(1, (1,)))
+        stream._arrived = waits = Waits(stream._arrived)  # type: ignore[assignment]
+        threads = [threading.Thread(target=lambda: got.extend(values(list(stream))), daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        assert all(waits.asked.acquire(timeout=LONG_S) for _ in threads)
+        gate.opened.set()
+        for thread in threads:
+            thread.join(LONG_S)
+        assert not any(thread.is_alive() for thread in threads)
+    assert got == steps_of(model, Given(1, (1,)))

@@ -98,13 +98,14 @@ def replay(
 ) -> list[RequestFuture]:
     """Run a trace to its end; the futures of its rows, all of them done."""
     futures: list[RequestFuture] = []
-    arrived = 0
+    arrived, closed = 0, False
     while True:
         while arrived < len(arrivals_ns) and arrivals_ns[arrived] <= clock.now_ns():
             futures += submit(arrived)
             arrived += 1
-        if arrived == len(arrivals_ns) and not engine.closed:
+        if arrived == len(arrivals_ns) and not closed:
             engine.close(drain=True)
+            closed = True
         if engine.step():
             continue
         times = [arrivals_ns[arrived]] if arrived < len(arrivals_ns) else []

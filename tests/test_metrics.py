@@ -136,17 +136,6 @@ class TestObservers:
         assert str(watching.last_error) == "broken observer"
         assert meter.of("m").sub_batches == 2
 
-    def test_add_and_remove(self) -> None:
-        """Observers can be attached and detached during a run."""
-        watching, meter = Observers(), Meter()
-        watching.opened(1, task())
-        watching.add(meter)
-        watching.opened(2, task())
-        watching.remove(meter)
-        watching.remove(meter)
-        watching.opened(3, task())
-        assert meter.of("m").sub_batches == 1
-
 
 class TestMeter:
     """The meter: counts and distributions per model."""

@@ -5,6 +5,7 @@ Owns: `claim`. Must not know: policies, engines beyond whether they have ended.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,3 +41,14 @@ def claim(policy: Policy) -> Iterator[Callable[[Engine], None]]:
         yield claimed
     finally:
         _starting.discard(key)
+
+
+def _after_fork() -> None:
+    """In a forked child: batchers that other threads were starting, and whoever held the lock, stayed behind."""
+    global _lock
+    _lock = threading.Lock()
+    _starting.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -3,28 +3,29 @@
 Owns: `batched` and what it makes, `BatchedFunction`.
 Must not know: anything a `LazyBatcher` does not offer.
 
-Decorated functions and methods work: a method gets one batcher per instance, which ends with the instance. Threads
+Decorated functions and methods work: a method gets one batcher per instance, which ends with the instance; nothing is
+put into the instance, so copies of it, and methods of the same name in its parents, are batched apart. Threads
 start with the first call, so decorating at import time costs nothing and survives a later fork.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import Any, Self, overload
 
 from lazybatch.api.batcher import LazyBatcher
+from lazybatch.api.methods import BatchFunction, Instances, MethodModel
 from lazybatch.config import BatcherOptions, ModelOptions
 from lazybatch.engine import Stats
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.callable import CallableModel
 from lazybatch.explanation import Explanation
-
-BatchFunction = Callable[..., Sequence[Any]]
 
 _MODEL_OPTIONS = ("max_batch_size", "queue_capacity", "sla", "allowed_batch_sizes", "late")
 _BATCHER_OPTIONS = ("policy", "max_delay", "size_budget", "workers", "levels", "ageing", "isolate_failures")
@@ -32,27 +33,53 @@ _CALLABLE_OPTIONS = ("size_fn", "length_bucket_width", "copy")
 _OTHER_OPTIONS = ("table", "observers", "trace", "name", "allow_foreign_table")
 
 
+class _Behind:
+    """The batcher behind a function, which starts with the first use."""
+
+    def __init__(self, model: CallableModel, options: dict[str, Any]) -> None:
+        self.model = model
+        self._options = {key: value for key, value in options.items() if key not in _CALLABLE_OPTIONS}
+        self._locks: dict[int, threading.Lock] = {}
+        self._started: LazyBatcher | None = None
+
+    def batcher(self) -> LazyBatcher:
+        """Started if it is not; anew in a forked child."""
+        started = self._started
+        if started is not None and not started.abandoned:
+            return started
+        # By process: a lock that somebody held at a fork stays held in the child for ever.
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
+            if self._started is None or self._started.abandoned:
+                self._started = LazyBatcher(self.model, **self._options)
+            return self._started
+
+
 class BatchedFunction:
     """A decorated ``list[inputs] -> list[outputs]``, called with one input: ``embed("one")`` waits for its output.
 
     ``submit, submit_batch, predict, predict_batch, apredict, apredict_batch, stats, decisions, shutdown`` are those of
     the `LazyBatcher` behind it. After `shutdown` it stays shut down. ``__wrapped__`` is the function itself.
+
+    Of a method, every object has one of its own. While somebody has that, or one of its rows is on its way, the object
+    is kept.
     """
 
     def __init__(self, fn: BatchFunction, options: dict[str, Any]) -> None:
         _check(options)
         self._fn = fn
         self._options = options
-        self._model = CallableModel(
-            fn, name=options.get("name"), **{key: options[key] for key in _CALLABLE_OPTIONS if key in options}
-        )
-        self._lock = threading.Lock()
-        self._started: LazyBatcher | None = None
-        self._attribute: str | None = None
-        functools.update_wrapper(self, fn)
+        self._of_callable = {key: options[key] for key in _CALLABLE_OPTIONS if key in options}
+        self._behind = _Behind(CallableModel(fn, name=options.get("name"), **self._of_callable), options)
+        self._is_method = False
+        self._of_instances = Instances[_OfInstance]()
+        self._look_like(fn)
+
+    def _look_like(self, fn: Callable[..., Any]) -> None:
+        # Not the attributes of a callable object: they may be called like our own.
+        functools.update_wrapper(self, fn, updated=())
 
     def __repr__(self) -> str:
-        return f"<batched {self._model.name}>"
+        return f"<batched {self._behind.model.name}>"
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         """One input; waits for its output. Options as of `LazyBatcher.submit`."""
@@ -105,43 +132,49 @@ class BatchedFunction:
     @property
     def batcher(self) -> LazyBatcher:
         """The batcher behind it, started with the first use; anew in a forked child."""
-        started = self._started
-        if started is not None and not started.abandoned:
-            return started
-        with self._lock:
-            if self._started is None or self._started.abandoned:
-                passed = {key: value for key, value in self._options.items() if key not in _CALLABLE_OPTIONS}
-                self._started = LazyBatcher(self._model, **passed)
-            return self._started
+        return self._behind.batcher()
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._attribute = name
+        self._is_method = True
 
     def __get__(self, instance: object, owner: type | None = None) -> BatchedFunction:
-        """For methods: the instance's own batched function, kept in the instance's ``__dict__``."""
-        if instance is None or self._attribute is None:
+        """For methods: the instance's own. Raises `InvalidInput` for instances that cannot be referred to weakly."""
+        if instance is None or not self._is_method:
             return self
-        if not hasattr(instance, "__dict__"):
-            raise InvalidInput(f"{type(instance).__name__} objects have no __dict__ to keep a batched method in")
-        own: BatchedFunction | None = vars(instance).get(self._attribute)
-        if own is None:
-            bound = BatchedFunction(_weakly_bound(self._fn, instance), self._options)
-            own = vars(instance).setdefault(self._attribute, bound)
-        return own
+        return self._of_instances.of(instance, self._new_behind).method(self._fn, instance)
+
+    def _new_behind(self, instance: weakref.ref[Any]) -> _OfInstance:
+        model = MethodModel(self._fn, instance, name=self._options.get("name"), **self._of_callable)
+        return _OfInstance(_Behind(model, self._options))
 
 
-def _weakly_bound(fn: BatchFunction, instance: object) -> BatchFunction:
-    """The method bound to its instance, without keeping it: the engine's thread outlives everything it refers to."""
-    reference = weakref.ref(instance)
+class _OfInstance:
+    """What is kept of a method for one object. The method itself keeps the object, so it is not kept."""
 
-    @functools.wraps(fn)
-    def method(inputs: list[Any]) -> Sequence[Any]:
-        found = reference()
+    def __init__(self, behind: _Behind) -> None:
+        self._behind = behind
+        self._method: weakref.ref[_BatchedMethod] | None = None
+
+    def method(self, fn: BatchFunction, instance: object) -> _BatchedMethod:
+        """The same one for as long as somebody has it."""
+        found = None if self._method is None else self._method()
         if found is None:
-            raise ReferenceError(f"the object whose method {fn.__name__!r} was called no longer exists")
-        return fn(found, inputs)
+            found = _BatchedMethod(fn, instance, self._behind)
+            self._method = weakref.ref(found)
+        return found
 
-    return method
+
+class _BatchedMethod(BatchedFunction):
+    """A `BatchedFunction` of one object, which it keeps. Like any bound method, it is bound to no other."""
+
+    def __init__(self, fn: BatchFunction, instance: object, behind: _Behind) -> None:
+        self.__self__ = instance
+        self._behind = behind
+        self._is_method = False
+        self._look_like(MethodType(fn, instance))
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """It stays the object's."""
 
 
 def _check(options: dict[str, Any]) -> None:

@@ -58,7 +58,9 @@ class Stream(_Row, Iterator[Step]):
     """The steps of one row: per iteration, what it collected, arrays by name; waits for the next one.
 
     After the last step the iterator ends, and ``future.result()`` is the row's result; or the error the row ended with
-    is raised. A row that is run again because a mate of its batch failed repeats no step.
+    is raised. A row that is run again because a mate of its batch failed repeats no step; where it makes another one
+    than was heard in its place, as a model with random numbers may, the stream ends there with an `ExecutionError`.
+    For one thread at a time: of several that read at once each gets some of the steps, and all of them the end.
 
     Leaving a ``with`` block, `close`, or letting go of the stream withdraws the row. Raises `SelfWait` where it would
     have to wait on one of the batcher's own threads, and `ShuttingDown` in a forked child, to which no further step
@@ -83,6 +85,8 @@ class Stream(_Row, Iterator[Step]):
             self.future.refuse_self_wait()
         if not (empty and self.future.left_behind):
             step = self._arrived.get()
+            if step is None:
+                self._arrived.put(None)  # for whoever else waits
         if step is not None and not self._closed:
             return dict(step)
         error = self._error()

@@ -5,7 +5,7 @@ cancelled or expired).
 Must not know: which thread resolves futures, and when.
 
 Both are made on the engine thread while the processor waits for the next node, so they keep what they were given;
-what it means for each row is worked out by whoever needs it.
+what it means for each row is worked out by whoever needs it, row by row, so that one row's trouble stays its own.
 """
 
 from __future__ import annotations
@@ -44,18 +44,17 @@ class Finished(NamedTuple):
     def ends(self) -> Iterable[tuple[Entry, Event]]:
         """How each row ends."""
         for entry in self.entries:
-            result = self.results.get(entry.request.id, _MISSING)
-            failed = result is _MISSING or isinstance(result, BaseException)
-            yield entry, Event.FAIL if failed else Event.COMPLETE
+            yield entry, Event.FAIL if _failed(self._result(entry)) else Event.COMPLETE
 
-    def answers(self) -> Iterable[Answer]:
-        """What each row is told."""
-        for entry, event in self.ends():
-            result = self.results.get(entry.request.id, _MISSING)
-            if event is Event.COMPLETE:
-                yield Answer(entry, State.COMPLETED, result, None)
-            else:
-                yield Answer(entry, State.FAILED, None, node_error(self.task, self.node, result))
+    def answer(self, entry: Entry) -> Answer:
+        """What a row is told."""
+        result = self._result(entry)
+        if _failed(result):
+            return Answer(entry, State.FAILED, None, node_error(self.task, self.node, result))
+        return Answer(entry, State.COMPLETED, result, None)
+
+    def _result(self, entry: Entry) -> Any:
+        return self.results.get(entry.request.id, _MISSING)
 
 
 class Ended(NamedTuple):
@@ -64,11 +63,21 @@ class Ended(NamedTuple):
     entry: Entry
     error: BaseException
 
-    def answers(self) -> Iterable[Answer]:
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """The one row."""
+        return (self.entry,)
+
+    def answer(self, entry: Entry) -> Answer:
         """What the row is told."""
-        yield Answer(self.entry, self.entry.state, None, self.error)
+        return Answer(entry, entry.state, None, self.error)
 
 
 Answers = Finished | Ended
 
 _MISSING = object()
+
+
+def _failed(result: Any) -> bool:
+    # By its type: a result may be a proxy, whose ``__class__`` is computed and may raise.
+    return result is _MISSING or issubclass(type(result), BaseException)

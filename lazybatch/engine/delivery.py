@@ -14,10 +14,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 
-from lazybatch.engine.answers import Answers
+from lazybatch.engine.answers import Answer, Answers
+from lazybatch.engine.entry import Entry, State
 from lazybatch.engine.listening import Heard
+from lazybatch.errors import ExecutionError
 
 _log = logging.getLogger("lazybatch.engine")
 
@@ -100,33 +103,52 @@ class Delivery:
         assert self._start_thread is not None, "without a thread nothing is ever due"
         try:
             self._thread = self._start_thread(self._run, "delivery")
-        except RuntimeError:  # out of threads, or the interpreter is ending
+        except Exception:  # out of threads or memory, or the interpreter is ending
             _log.warning("no thread for delivering results could be started", exc_info=True)
             return False
         return True
 
     def _run(self) -> None:
         while (answers := self._handed.get()) is not None:
-            self._resolve(answers)
+            with suppress(BaseException):  # only where not even logging works; this thread must not end over it
+                self._resolve(answers)
             del answers  # while this thread waits, it keeps no result alive
             with self._changed:
                 self.backlog -= 1
                 self._changed.notify_all()
 
     def _resolve(self, due: list[Due]) -> None:
-        self._catch_up()
+        """Never raises: to the engine thread it would be a failure of the node that is about to run."""
+        try:
+            self._catch_up()
+        except BaseException:
+            _log.error("the books could not be brought up to date", exc_info=True)
         for answers in due:
             if isinstance(answers, Heard):
                 answers.tell()
                 continue
-            for entry, state, result, error in answers.answers():
+            for entry in answers.entries:
                 entry.row = None  # its inputs can go
-                if entry.state is not state:
-                    continue
                 try:
-                    if error is None:
-                        entry.future.deliver(result)
-                    else:
-                        entry.future.fail(error)
+                    _answer(answers, entry)
                 except BaseException:  # the others' answers must not be lost over it
                     _log.error("request %d could not be resolved", entry.request.id, exc_info=True)
+
+
+def _answer(answers: Answers, entry: Entry) -> None:
+    try:
+        answer = answers.answer(entry)
+    except BaseException as cause:
+        if entry.state not in (State.COMPLETED, State.FAILED):
+            return  # somebody else was faster
+        text = f"model {entry.request.model!r}: what became of this row cannot be told"
+        _log.error("%s (request %d)", text, entry.request.id, exc_info=True)
+        error = ExecutionError(text)
+        error.__cause__ = cause
+        answer = Answer(entry, entry.state, None, error)
+    if entry.state is not answer.state:
+        return
+    if answer.error is None:
+        entry.future.deliver(answer.result)
+    else:
+        entry.future.fail(answer.error)

@@ -111,7 +111,7 @@ class Driver:
             return
         if self.scheduler.idle:
             if self._closing and not len(self._mailbox):
-                self._finish()
+                self.end()
         elif self._closing and self.scheduler.next_wakeup() is None:
             raise InvariantError("the policy waits for arrivals although no further row can come")
 
@@ -268,7 +268,8 @@ class Driver:
                 self._watch.dispatched(start_ns, end_ns, task)
             completion = self.scheduler.complete(task, end_ns, ran.done)
             if listen:
-                known.hear(ran.emitted)
+                for entry in known.hear(ran.emitted, end_ns):
+                    self._mailbox.post(Withdrawn(entry, Outcome.FAILED))
             if ends:
                 self._ledger.stepped(task, completion, end_ns)
                 if self._watched:
@@ -355,10 +356,14 @@ class Driver:
         if self._closing:
             self.scheduler.drain()
 
-    def _finish(self) -> None:
+    def end(self) -> None:
+        """Free the models, once; whatever is still in their executors, after a failure, goes with them."""
+        if self.finished:
+            return
+        self.finished = True
+        self._held.clear(but=self._on_worker)
         for served in self._served.values():
             try:
                 served.executor.shutdown()
             except BaseException:
                 _log.error("executor of %r failed to shut down", served.spec.graph.model, exc_info=True)
-        self.finished = True

@@ -145,7 +145,7 @@ class Engine:
                 self._mailbox.post(Arrived(entries))
             else:
                 self._ledger.reject(model, len(rows), _CAUSES[type(refusal)])
-                if self._watched:
+                if self._watched and not self._ended.is_set():  # behind the end nobody reads it
                     self._mailbox.post(Refused(tuple(requests)))
         if refusal is not None:
             for future in futures:
@@ -195,11 +195,6 @@ class Engine:
         """Whether no thread of this engine runs any more."""
         return self._ended.is_set()
 
-    @property
-    def closed(self) -> bool:
-        """Whether admission is closed."""
-        return self._closed is not None
-
     def _refusal(self, model: str, rows: int, limit_ns: int | None, now: int) -> LazyBatchError | None:
         if self._closed is not None:
             return ShuttingDown(self._closed)
@@ -239,23 +234,36 @@ class Engine:
         return ended
 
     def _end_waiting(self, *, running: bool) -> None:
-        """Fail with `ShuttingDown` what waits, and with ``running`` also what is in flight."""
+        """Fail with `ShuttingDown` what waits, and with ``running`` also what is in flight.
+
+        What callbacks raise on a caller's thread, `KeyboardInterrupt` for one, is raised when all rows have been told.
+        """
         with self._ledger.lock:
             entries = [entry for entry in self._ledger.open_entries() if running or entry.waiting]
             ended = [entry for entry in entries if self._end(entry, Event.CANCEL, Outcome.CANCELLED)]
+        raised: BaseException | None = None
         for entry in ended:
-            entry.future.fail(ShuttingDown("the batcher was shut down before this row was done"))
+            try:
+                entry.future.fail(ShuttingDown("the batcher was shut down before this row was done"))
+            except BaseException as error:  # a callback's, on a caller's thread; the rows behind it must not be lost
+                if raised is None:  # not `or`: it may say of itself that it is false
+                    raised = error
+        if raised is not None:
+            raise raised
 
     # -- shutdown ------------------------------------------------------------------------------------------------
 
     def close(self, drain: bool = True) -> None:
         """Ask the engine to end, without waiting and without taking a lock (finalizers call this)."""
         self._closed = self._closed or "the batcher is shut down"
-        self._mailbox.post(Close(drain))
+        if not self._ended.is_set():
+            self._mailbox.post(Close(drain))
 
     def shutdown(self, drain: bool = True, timeout: float | None = None) -> bool:
         """Close admission, then wait for the end. See `LazyBatcher.shutdown`."""
         self.refuse_self_wait("shutdown")
+        if self.abandoned:
+            return True  # nothing runs here, and what was open has failed
         until = None if timeout is None else monotonic() + timeout
         with self._ledger.lock:  # rows admitted before are ahead of the message, none are admitted after
             self.close(drain)
@@ -332,17 +340,19 @@ class Engine:
     def _end_threads(self) -> None:
         with self._ledger.lock:
             self._closed = self._closed or "the batcher is shut down"
+        steps: list[Callable[[], object]] = [self._timers.stop, self._driver.end, self._delivery.stop]
+        steps.append(partial(self._end_waiting, running=True))
+        if self._workers is not None:
+            steps.insert(0, self._workers.stop)
+        if self._on_end is not None:
+            steps.append(self._on_end)
+            self._on_end = None
         try:
-            self._timers.stop()
-            if self._workers is not None:
-                self._workers.stop()
-            self._delivery.stop()
-            self._end_waiting(running=True)  # after a drain there are none
-            on_end, self._on_end = self._on_end, None
-            if on_end is not None:
-                on_end()
-        except BaseException:
-            _log.error("the engine did not end cleanly", exc_info=True)
+            for step in steps:  # most find nothing to do after a drain; none may keep the others from theirs
+                try:
+                    step()
+                except BaseException:
+                    _log.error("the engine did not end cleanly", exc_info=True)
         finally:
             lifetime.alive.discard(self)
             self._ended.set()

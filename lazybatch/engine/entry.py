@@ -77,8 +77,9 @@ class RequestFuture(Future[Any]):
     """The future of one row.
 
     `cancel` works while the row waits and while it runs: the future is cancelled at once, and the row leaves its
-    sub-batch at the next node boundary. Waiting for the result on one of the batcher's own threads raises `SelfWait`.
-    Callbacks run on the thread that resolves the future, usually one of the engine's own: keep them short.
+    sub-batch at the next node boundary. Callbacks run on the thread that resolves the future, usually one of the
+    engine's own: keep them short. There `result` and `exception` raise `SelfWait` instead of waiting for themselves;
+    `concurrent.futures.wait` and `as_completed` know nothing of it and would wait for ever.
 
     on_own_thread: whether that is the thread that asks; raises where waiting would be in vain for another reason.
     left_behind: whether this is a copy in a forked child that nobody was going to resolve, and which has failed.

@@ -12,12 +12,12 @@ from typing import Any
 from lazybatch.core.task import Expired, Task
 from lazybatch.engine.answers import Ended, Finished
 from lazybatch.engine.delivery import Delivery
-from lazybatch.engine.entry import Entry, Event
+from lazybatch.engine.entry import Entry, Event, State
 from lazybatch.engine.ledger import OUTCOMES, Ledger
-from lazybatch.engine.listening import Heard
+from lazybatch.engine.listening import Heard, Listener, Step
 from lazybatch.engine.loops import Emitted
 from lazybatch.engine.watch import Watch, engine_error
-from lazybatch.errors import DeadlineExceeded, LazyBatchError
+from lazybatch.errors import DeadlineExceeded, ExecutionError, LazyBatchError
 
 
 class Rows:
@@ -45,13 +45,16 @@ class Rows:
     def finish(self, task: Task, node: str, finished: Iterable[int], results: Mapping[int, Any], now: int) -> None:
         """The last node of these rows has run, in ``task``; what the executor returned for them."""
         entries = [self.entries.pop(request_id) for request_id in finished]
+        if self.listened:
+            short = {one.request.id: error for one in entries if (error := _cut_short(one)) is not None}
+            results = {**results, **short} if short else results
         ended = Finished(task, node, entries, results)
         self._ledger.finished(ended, now)
         if self._watch.ends:
             self._ledger.catch_up()
-            for entry, state, _, _ in ended.answers():
-                if entry.state is state:
-                    self._watch.ended(entry, now, OUTCOMES[state])
+            for entry, event in ended.ends():
+                if entry.state is (State.COMPLETED if event is Event.COMPLETE else State.FAILED):
+                    self._watch.ended(entry, now, OUTCOMES[entry.state])
         self._delivery.add(ended)
 
     def end(self, entry: Entry, event: Event, error: LazyBatchError, now: int) -> None:
@@ -79,7 +82,10 @@ class Rows:
         self.end(entry, Event.DROP, DeadlineExceeded(text), now)
 
     def retry(self, request_id: int, now: int) -> None:
-        """A row goes back to the queue, to be run again from its start; whoever listens hears no step twice."""
+        """A row goes back to the queue, to be run again from its start; whoever listens hears no step twice.
+
+        Where it then makes other steps than were heard, it fails; see `hear` and `finish`.
+        """
         entry = self.entries[request_id]
         if entry.listener is not None:
             entry.listener.rewind()
@@ -96,12 +102,35 @@ class Rows:
         entries = self.entries
         return self.listened and any(entries[request_id].listener for request_id in request_ids)
 
-    def hear(self, emitted: Emitted) -> None:
-        """Steps are due for those who listen."""
-        heard = [
-            (listener, step)
-            for request_id, step in emitted.items()
-            if (listener := self.entries[request_id].listener) is not None and listener.hears()
-        ]
+    def hear(self, emitted: Emitted, now: int) -> list[Entry]:
+        """Steps are due for those who listen. Rows that fail, since they go another way than was heard, are returned:
+        they are still in their sub-batch."""
+        heard: list[tuple[Listener, Step]] = []
+        strayed: list[Entry] = []
+        for request_id, step in emitted.items():
+            entry = self.entries[request_id]
+            listener = entry.listener
+            if listener is None:
+                continue
+            if listener.hears(step):
+                heard.append((listener, step))
+            elif listener.strayed and self._ledger.move(entry, Event.FAIL, now):
+                self._delivery.add(Ended(entry, _strayed(entry, f"made another step {listener.at} than was heard")))
+                strayed.append(entry)
         if heard:
             self._delivery.add(Heard(heard))
+        return strayed
+
+
+def _cut_short(entry: Entry) -> ExecutionError | None:
+    listener = entry.listener
+    if listener is None or not listener.short:
+        return None
+    return _strayed(entry, f"was done after {listener.at} steps, fewer than were heard")
+
+
+def _strayed(entry: Entry, how: str) -> ExecutionError:
+    return ExecutionError(
+        f"model {entry.request.model!r}: the row was run again, since its batch had failed, and {how}: its stream "
+        "cannot go on. Steps must depend on a row's inputs alone"
+    )

@@ -61,7 +61,10 @@ class Timers:
             if self._start_thread is None or self._stopped:
                 return
             if self._thread is None:
-                self._thread = self._start_thread(self._run, "timers")
+                try:
+                    self._thread = self._start_thread(self._run, "timers")
+                except Exception:  # out of threads or memory; the row is admitted, and the next limit tries again
+                    _log.warning("no thread for time limits could be started", exc_info=True)
             elif self._heap[0][2]() is entry:
                 self._changed.notify()
 

@@ -25,8 +25,9 @@ class Watch(Observers):
         for hook in hooks:
             try:
                 hook(*arguments)
-            except BaseException:
+            except BaseException as error:
                 self.errors += 1
+                self.last_error = error
                 _log.error("an observer failed in %r", hook, exc_info=True)
 
     @property
@@ -57,6 +58,13 @@ def node_error(task: Task, node: str, cause: object) -> ExecutionError:
 
 def engine_error(what: str, cause: BaseException) -> ExecutionError:
     """An error with its cause, in words and as ``__cause__``."""
-    error = ExecutionError(f"{what}: {type(cause).__name__}: {cause}")
+    error = ExecutionError(f"{what}: {_in_words(cause)}")
     error.__cause__ = cause
     return error
+
+
+def _in_words(cause: BaseException) -> str:
+    try:
+        return f"{type(cause).__name__}: {cause}"
+    except BaseException:  # the text is made by the caller's code, which may fail like any other
+        return f"{type(cause).__name__} (it cannot be printed)"

@@ -9,6 +9,7 @@ returns would then keep the process from ending.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from queue import SimpleQueue
@@ -18,6 +19,8 @@ from lazybatch.core.task import Task
 from lazybatch.engine.clock import Clock
 from lazybatch.engine.mailbox import Mailbox, Ran
 from lazybatch.executors.base import Executor, Row
+
+_log = logging.getLogger("lazybatch.engine")
 
 
 class Job(NamedTuple):
@@ -65,10 +68,17 @@ class Workers:
         self._threads: list[threading.Thread] = []
 
     def put(self, job: Job) -> None:
-        """Hand out a job; called by the engine thread only."""
-        self._jobs.put(job)
+        """Hand out a job; called by the engine thread only. Without any thread to run it, it has failed."""
         if len(self._threads) < self._count:
-            self._threads.append(self._start_thread(self._run, f"worker-{len(self._threads)}"))
+            try:
+                self._threads.append(self._start_thread(self._run, f"worker-{len(self._threads)}"))
+            except Exception as error:  # out of threads or memory; the next job tries again
+                if not self._threads:
+                    now_ns = self._clock.now_ns()
+                    self._mailbox.post(Ran(job.task, job.generation, now_ns, now_ns, None, error))
+                    return
+                _log.warning("no further worker thread could be started", exc_info=True)
+        self._jobs.put(job)
 
     def stop(self) -> None:
         """End the threads once they have nothing to do."""

@@ -87,13 +87,10 @@ class Observers:
     """
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        self._observers: tuple[Observer, ...] = ()
+        observers = tuple(observers)
         self.errors = 0
-        self.last_error: Exception | None = None
-        self._bind(tuple(observers))
-
-    def _bind(self, observers: tuple[Observer, ...]) -> None:
-        self._observers = observers
+        self.last_error: BaseException | None = None
+        self._count = len(observers)
         self._arrived = _overridden(observers, "arrived")
         self._opened = _overridden(observers, "opened")
         self._preempted = _overridden(observers, "preempted")
@@ -103,16 +100,8 @@ class Observers:
         self._merged = _overridden(observers, "merged")
         self._exited = _overridden(observers, "exited")
 
-    def add(self, observer: Observer) -> None:
-        """Attach one more observer; call it from the driver's thread or before the run."""
-        self._bind((*self._observers, observer))
-
-    def remove(self, observer: Observer) -> None:
-        """Detach an observer; one that is not attached is ignored."""
-        self._bind(tuple(one for one in self._observers if one is not observer))
-
     def __len__(self) -> int:
-        return len(self._observers)
+        return self._count
 
     def _call(self, hooks: Sequence[Callable[..., None]], *arguments: Any) -> None:
         for hook in hooks:

@@ -22,7 +22,7 @@ def test_results_holes_and_exceptions_are_told_apart() -> None:
     entries = [entry(id) for id in range(3)]
     finished = Finished(TASK, "last", entries, {0: None, 2: KeyError("row")})
     assert list(finished.ends()) == list(zip(entries, (Event.COMPLETE, Event.FAIL, Event.FAIL), strict=True))
-    first, second, third = finished.answers()
+    first, second, third = map(finished.answer, entries)
     assert first == (entries[0], State.COMPLETED, None, None)
     assert (second.state, third.state) == (State.FAILED, State.FAILED)
     assert isinstance(second.error, ExecutionError)
@@ -37,4 +37,5 @@ def test_an_ended_row_is_told_why_in_the_state_it_is_in() -> None:
     one = entry(0)
     one.move(Event.EXPIRE)
     error = DeadlineExceeded("late")
-    assert list(Ended(one, error).answers()) == [(one, State.EXPIRED, None, error)]
+    ended = Ended(one, error)
+    assert [ended.answer(entry) for entry in ended.entries] == [(one, State.EXPIRED, None, error)]

@@ -134,6 +134,73 @@ def test_a_future_that_cannot_be_resolved_loses_no_other() -> None:
     assert futures(other)[0].result() == 1
 
 
+def test_an_answer_that_cannot_be_made_costs_its_row_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """The row fails, saying so; all others of the batch and of later ones are told, and the end is reached."""
+
+    class Untold(dict[int, int]):
+        """Results of which one cannot be had."""
+
+        def get(self, id: int, default: object = None) -> object:  # type: ignore[override]
+            """By id."""
+            if id == 1:
+                raise SystemExit("no")
+            return super().get(id, default)
+
+    entries = [entry(id, Event.START, Event.COMPLETE) for id in range(3)]
+    gone = entry(1, Event.START, Event.CANCEL)
+    made = Delivery(Threads(), nothing)
+    made.add(Finished(TASK, "n", [*entries, gone], Untold({0: 0, 2: 2})))
+    made.hand_over()
+    other = finished(3)
+    made.add(other)
+    made.hand_over()
+    made.stop()
+    assert [entries[0].future.result(), entries[2].future.result(), other.entries[0].future.result()] == [0, 2, 3]
+    error = entries[1].future.exception()
+    assert isinstance(error, ExecutionError)
+    assert "cannot be told" in str(error)
+    assert isinstance(error.__cause__, SystemExit)
+    assert not gone.future.done()
+    assert made.backlog == 0
+    assert "cannot be told" in caplog.text
+
+
+def test_a_log_that_fails_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that come later are delivered, and the end is reached."""
+    said = list[object]()
+
+    def fail(*arguments: object, **_: object) -> None:
+        said.extend(arguments[:1])
+        raise SystemExit("the disk is full")
+
+    monkeypatch.setattr(delivery._log, "error", fail)
+    broken = entry(0, Event.FAIL)
+    broken.future.fail = None  # type: ignore[assignment, method-assign]
+    made, other = Delivery(Threads(), nothing), finished(1)
+    for due in (Ended(broken, ExecutionError("no")), other):
+        made.add(due)
+        made.hand_over()
+        assert made.wait(LONG_S)
+    made.stop()
+    assert said == ["request %d could not be resolved"]
+    assert futures(other)[0].result() == 1
+
+
+def test_books_that_cannot_be_kept_are_not_charged_to_the_next_node() -> None:
+    """Whoever is about to run a node hands over first, or delivers where no thread is to be had: it raises nothing."""
+
+    def catch_up() -> None:
+        raise SystemExit("no books")
+
+    for threads in (Threads(), Threads(refuse=1)):
+        made = Delivery(threads, catch_up)
+        answers = finished(0)
+        made.add(answers)
+        made.hand_over()
+        made.stop()
+        assert futures(answers)[0].result() == 0
+
+
 def test_without_a_thread_to_be_had_this_one_delivers() -> None:
     """At interpreter exit no thread starts any more: results come all the same, and a later hand-over tries again."""
     threads = Threads(refuse=1)

@@ -11,7 +11,7 @@ import pytest
 
 from lazybatch.core.policies import Choice, GraphBatching, View
 from lazybatch.engine import ServedModel
-from lazybatch.errors import DeadlineExceeded, InvalidInput, SelfWait
+from lazybatch.errors import DeadlineExceeded, ExecutionError, InvalidInput, SelfWait
 from lazybatch.executors.base import Row
 from tests.engine.kit import LONG_S, AddChain, Gate, accounts, errors_of, gated, pooled, rows, running, served
 
@@ -216,6 +216,28 @@ def test_the_engine_survives_whatever_a_callable_or_node_raises(kind: type[BaseE
                 bad.result(LONG_S)
             assert type(caught.value.__cause__) is kind
             assert engine.submit(model, rows(5))[0].result(LONG_S) == expected
+
+
+def test_threads_that_cannot_be_had_cost_one_task_and_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a worker thread the task of the moment fails, saying why; without one for limits the row is admitted all
+    the same. What comes later is served."""
+    refused, start = {"lazybatch-worker-0", "lazybatch-timers"}, threading.Thread.start
+
+    def start_some(thread: threading.Thread) -> None:
+        if thread.name in refused:
+            refused.remove(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with running(pooled(lambda values: values)) as engine:
+        monkeypatch.setattr(threading.Thread, "start", start_some)
+        far_ns = engine._clock.now_ns() + 3_600 * 10**9
+        error = engine.submit("fn", rows(1), limit_ns=far_ns)[0].exception(LONG_S)
+        assert isinstance(error, ExecutionError)
+        assert "can't start new thread" in str(error)
+        assert engine.submit("fn", rows(2), limit_ns=far_ns)[0].result(LONG_S) == 2.0
+        assert refused == set()
+    accounts(engine.stats())
 
 
 def test_own_threads_may_submit_but_not_wait() -> None:

@@ -187,3 +187,58 @@ def test_a_result_on_its_way_at_a_fork_is_not_waited_for() -> None:
     engine.abandon()
     with pytest.raises(ShuttingDown, match="stayed behind in another process"):
         future.result(LONG_S)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_while_another_thread_starts_a_batcher_leaves_no_lock_behind() -> None:
+    """In the child the first call starts a batcher of its own, and a policy that was being claimed is free."""
+    body = """
+    import os
+    entered, go = threading.Event(), threading.Event()
+    class Observers:
+        def __iter__(self):
+            if threading.current_thread() is not threading.main_thread():
+                entered.set(); go.wait()
+            return iter(())
+    from lazybatch.api import claims
+    from lazybatch.core.policies import GraphBatching
+    policy = GraphBatching()
+    d = lb.batched(observers=Observers(), policy=policy)(slow)
+    first = threading.Thread(target=lambda: d(1)); first.start(); entered.wait()
+    with claims._lock:
+        pid = os.fork()
+    if pid == 0:
+        import faulthandler
+        faulthandler.dump_traceback_later(20, exit=True)
+        os._exit(0 if d(7) == 7 else 1)
+    go.set(); first.join()
+    assert os.waitpid(pid, 0)[1] == 0
+    assert d(3) == 3
+    """
+    done = run_script(PREAMBLE + textwrap.dedent(body))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_that_leaves_the_with_block_says_nothing() -> None:
+    """What is open there has failed already, and is nobody's fault."""
+    body = """
+    import os
+    running = threading.Event()
+    def held(values):
+        running.set(); time.sleep(0.3)
+        return values
+    pid = None
+    with lb.LazyBatcher(held, max_batch_size=1) as b:
+        futures = [b.submit(k) for k in range(4)]
+        running.wait()
+        pid = os.fork()
+    if pid == 0:
+        ok = all(type(future.exception(timeout=5)) is lb.ShuttingDown for future in futures)
+        ok = ok and b.shutdown(drain=False) and b.shutdown()
+        os._exit(0 if ok else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert [future.result() for future in futures] == [0, 1, 2, 3]
+    """
+    done = run_script(PREAMBLE + textwrap.dedent(body))
+    assert (done.returncode, done.stderr) == (0, "")

@@ -106,11 +106,42 @@ def test_listening(book: Book) -> None:
     assert not book.rows.listened_to([0, 1]), "nobody has entered yet"
     book.rows.started([0, 1])
     assert (book.rows.listened_to([0, 1]), book.rows.listened_to([0])) == (True, False)
-    book.rows.hear({0: {"x": 1}})
-    book.rows.hear({0: {"x": 1}, 1: {"x": 2}})
+    book.rows.hear({0: {"x": 1}}, 7_000_000)
+    book.rows.hear({0: {"x": 1}, 1: {"x": 2}}, 7_000_000)
     book.rows.retry(1, 7_000_000)
     assert book.entries[1].state is State.RETRYING
     book.rows.retry(0, 7_000_000)
-    book.rows.hear({1: {"x": 2}})
-    book.rows.hear({1: {"x": 3}})
+    assert book.rows.hear({1: {"x": 2}}, 7_000_000) == []
+    assert book.rows.hear({1: {"x": 3}}, 7_000_000) == []
     assert book.heard == [{"x": 2}, {"x": 3}]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_row_that_strays_is_told_once_and_named(book: Book, cancelled: bool) -> None:
+    """It fails at the first other step, and whoever has to take it out of its sub-batch hears of it, once; a row that
+    had ended before stays as it is."""
+    book.rows.started([0, 1])
+    book.rows.hear({1: {"x": 2}}, 7_000_000)
+    book.rows.retry(1, 7_000_000)
+    if cancelled:
+        book.rows.end(book.entries[1], Event.CANCEL, ShuttingDown("first"), 7_000_000)
+    assert book.rows.hear({1: {"x": 3}}, 7_000_000) == ([] if cancelled else [book.entries[1]])
+    assert book.rows.hear({1: {"x": 4}}, 7_000_000) == []
+    assert book.entries[1].state is (State.CANCELLED if cancelled else State.FAILED)
+    assert isinstance(book.entries[1].future.exception(), ShuttingDown if cancelled else ExecutionError)
+    assert book.heard == [{"x": 2}]
+    assert 1 in book.rows.entries, "it is in a sub-batch"
+
+
+def test_a_row_that_is_done_sooner_than_was_heard_fails(book: Book) -> None:
+    """Its result is not that of the steps; its mates have theirs."""
+    book.rows.started([0, 1])
+    for step in range(2):
+        book.rows.hear({1: {"x": step}}, 7_000_000)
+    for id in (0, 1):
+        book.rows.retry(id, 7_000_000)
+    book.rows.hear({1: {"x": 0}}, 7_000_000)
+    book.ledger.opened(TASK, book.entries, 7_000_000)
+    book.rows.finish(TASK, "node", (0, 1), {0: "answer", 1: "another"}, 7_000_001)
+    assert book.entries[0].future.result() == "answer"
+    assert "was done after 1 steps, fewer than were heard" in str(book.entries[1].future.exception())

@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from concurrent.futures import wait
 
+import pytest
+
 from lazybatch.core.policies import GraphBatching, View
+from lazybatch.core.request import Request
 from lazybatch.engine import Engine, MonotonicClock
+from lazybatch.metrics import Observer, Outcome
 from tests.engine.kit import LONG_S, AddChain, Gate, accounts, errors_of, gated, pooled, rows, served, stepped
 
 
@@ -188,3 +192,86 @@ def test_a_stepped_engine_shuts_down_without_a_thread() -> None:
     assert engine.shutdown()
     assert errors_of(futures) == [None, None]
     assert not engine.step()
+
+
+def test_a_callback_that_interrupts_a_shutdown_loses_no_row() -> None:
+    """It reaches whoever shuts down, as it is on their thread; but first every row behind it is told."""
+    gate = Gate()
+    _, one = gated(gate, max_batch_size=1)
+    engine = Engine([one], GraphBatching())
+    engine.submit("chain", rows(0))
+    assert gate.entered.wait(LONG_S)
+    waiting = engine.submit("chain", rows(*range(1, 5)))
+
+    class Interrupt(KeyboardInterrupt):
+        """One that says of itself that it is false."""
+
+        def __bool__(self) -> bool:
+            """So."""
+            return False
+
+    def interrupt(number: int) -> None:
+        raise Interrupt(number)
+
+    for number, future in enumerate(waiting[:2]):
+        future.add_done_callback(lambda _, number=number: interrupt(number))  # type: ignore[misc]
+    with pytest.raises(KeyboardInterrupt, match="0"):
+        engine.shutdown(drain=False)
+    assert errors_of(waiting) == ["ShuttingDown"] * 4
+    gate.opened.set()
+    assert engine.shutdown(timeout=LONG_S)
+    accounts(engine.stats())
+
+
+class Exits(Observer):
+    """Counts rows that were not admitted."""
+
+    def __init__(self) -> None:
+        self.rejected = 0
+
+    def exited(self, now_ns: int, request: Request, outcome: Outcome, first_dispatch_ns: int | None) -> None:
+        """Count."""
+        self.rejected += outcome is Outcome.REJECTED
+
+
+def test_an_engine_that_has_ended_keeps_nothing_of_what_it_refuses() -> None:
+    """Observers hear of refusals while there is a thread to tell them; later ones are only counted."""
+    exits = Exits()
+    engine, _ = stepped(served(AddChain(), queue_capacity=1), observers=[exits])
+    engine.submit("chain", rows(1, 2))
+    assert engine.shutdown()
+    assert exits.rejected == 2
+    for _ in range(10):
+        assert errors_of(engine.submit("chain", rows(1))) == ["ShuttingDown"]
+        assert engine.shutdown()
+    assert len(engine._mailbox) == 0
+    assert engine.stats().rejected["shutting_down"] == 10
+
+
+@pytest.mark.parametrize("failing", ["_timers", "_delivery", "_driver"])
+def test_an_engine_that_cannot_go_on_still_frees_its_models(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors are shut down with nothing left in them, rows are told and the end is reported, each although another
+    step of the end fails."""
+    model, ended, clock = AddChain(), threading.Event(), Stopping()
+    one = served(model)
+    gate = Gate()
+    model.before = lambda node, _: gate() if node == 1 else None
+    engine = Engine([one], GraphBatching(), clock=clock, on_end=ended.set)
+    part = getattr(engine, failing)
+    stop = "end" if failing == "_driver" else "stop"
+    stopped = getattr(part, stop)
+
+    def stop_and_fail() -> None:
+        stopped()
+        raise SystemExit("no")
+
+    monkeypatch.setattr(part, stop, stop_and_fail)
+    futures = engine.submit("chain", rows(1))
+    assert gate.entered.wait(LONG_S)
+    clock.broken = True
+    gate.opened.set()
+    assert ended.wait(LONG_S)
+    assert engine.shutdown(timeout=LONG_S)
+    assert errors_of(futures) == ["ShuttingDown"]
+    assert model.made[0].ended
+    assert model.made[0].batches == {}

@@ -125,3 +125,25 @@ def test_the_thread_wakes_for_an_earlier_limit_added_later() -> None:
     assert len(threads) == 1
     timers.add(entry(3, 0))
     assert len(threads) == 1
+
+
+def test_without_a_thread_to_be_had_the_next_limit_tries_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Adding raises nothing, since the row has been admitted; what was added before is kept once there is a thread."""
+    clock, due, refused = MonotonicClock(), threading.Event(), list[str]()
+    threads: list[threading.Thread] = []
+
+    def start(body: Callable[[], None], role: str) -> threading.Thread:
+        if not refused:
+            refused.append(role)
+            raise RuntimeError("can't start new thread")
+        threads.append(thread_of(body, role))
+        return threads[-1]
+
+    timers = Timers(clock, lambda one: due.set() if one.request.id == 1 else None, start)
+    timers.add(entry(1, clock.now_ns()))
+    assert "no thread for time limits" in caplog.text
+    timers.add(entry(2, clock.now_ns() + 3_600 * 10**9))
+    assert due.wait(30)
+    timers.stop()
+    threads[0].join(30)
+    assert not threads[0].is_alive()

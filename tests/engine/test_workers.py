@@ -68,3 +68,52 @@ def test_jobs_run_on_as_many_threads_as_allowed_and_report() -> None:
     for thread in threads:
         thread.join(30)
     assert [thread.is_alive() for thread in threads] == [False, False]
+
+
+class Refusing:
+    """Starts threads, but not all that it is asked for."""
+
+    def __init__(self, *answers: bool) -> None:
+        self.answers = list(answers)
+        self.threads: list[threading.Thread] = []
+
+    def __call__(self, body: Callable[[], None], role: str) -> threading.Thread:
+        """Start one, or say as Python does that there is none."""
+        if not self.answers.pop(0):
+            raise RuntimeError("can't start new thread")
+        self.threads.append(threading.Thread(target=body, name=role, daemon=True))
+        self.threads[-1].start()
+        return self.threads[-1]
+
+
+def ran(mailbox: Mailbox) -> Ran:
+    """The next report."""
+    mailbox.wait(30)
+    message = mailbox.next()
+    assert isinstance(message, Ran)
+    return message
+
+
+def test_without_a_thread_to_be_had_only_that_job_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """The job is reported as failed and is not run later; the next one tries again; with one thread it goes on."""
+    mailbox, start = Mailbox(), Refusing(False, True, False)
+    workers, calls = Workers(2, MonotonicClock(), mailbox, start), list[list[int]]()
+
+    def fn(values: list[int]) -> list[int]:
+        calls.append(values)
+        return values
+
+    workers.put(job(fn, 0, 1))
+    failed = ran(mailbox)
+    assert (failed.task.sub_batch, failed.results, failed.generation) == (0, None, 4)
+    assert isinstance(failed.error, RuntimeError)
+    assert failed.end_ns >= failed.start_ns
+    for sub_batch, value in ((1, 2), (2, 3)):
+        workers.put(job(fn, sub_batch, value))
+        assert ran(mailbox).results == {0: value}
+    assert calls == [[2], [3]]
+    assert len(start.threads) == 1
+    assert "no further worker thread" in caplog.text
+    workers.stop()
+    start.threads[0].join(30)
+    assert not start.threads[0].is_alive()

@@ -130,6 +130,7 @@ class _Replay:
         self.arrivals_ns = list(accumulate(gaps_ns))
         self.futures: list[Any] = []
         self.cancels: list[tuple[int, int]] = []
+        self.closed = False
 
     def to_end(self) -> Course:
         while True:
@@ -161,5 +162,6 @@ class _Replay:
         for due in [one for one in self.cancels if one[0] <= now]:
             self.cancels.remove(due)
             self.futures[due[1]].cancel()
-        if len(self.futures) == len(self.rows) and not self.engine.closed:
+        if len(self.futures) == len(self.rows) and not self.closed:
             self.engine.close(drain=True)
+            self.closed = True
