@@ -1,7 +1,7 @@
-"""Small words of sentences: numbers of things, and columns.
+"""Small words of sentences: numbers of things, columns, and what went wrong.
 
-Owns: `counted`, `aligned`.
-Must not know: what is counted or laid out.
+Owns: `counted`, `aligned`, `said`.
+Must not know: what is counted, laid out or raised.
 """
 
 from __future__ import annotations
@@ -20,3 +20,11 @@ def aligned(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Two columns, a line per pair."""
     width = max((len(name) for name, _ in pairs), default=0)
     return [f"{name:<{width}}  {value}" for name, value in pairs]
+
+
+def said(error: BaseException) -> str:
+    """An exception in words; also of one whose text cannot be made, as that is its class's own code."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:
+        return f"{type(error).__name__} (it cannot be printed)"

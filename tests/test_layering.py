@@ -99,7 +99,8 @@ RULES: dict[str, Rule] = {
     ),
     "program_loading": Rule(("errors", "program", "executors")),
     "engine": Rule(
-        ("errors", "config", "core", "executors.base", "executors.callable", "metrics", "engine"), _third("numpy")
+        ("errors", "words", "config", "core", "executors.base", "executors.callable", "metrics", "engine"),
+        _third("numpy"),
     ),
     "simulator": Rule(
         (

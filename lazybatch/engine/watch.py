@@ -14,6 +14,7 @@ from lazybatch.core.task import Task
 from lazybatch.engine.entry import Entry
 from lazybatch.errors import ExecutionError
 from lazybatch.metrics import Observers, Outcome
+from lazybatch.words import said
 
 _log = logging.getLogger("lazybatch.engine")
 
@@ -58,13 +59,6 @@ def node_error(task: Task, node: str, cause: object) -> ExecutionError:
 
 def engine_error(what: str, cause: BaseException) -> ExecutionError:
     """An error with its cause, in words and as ``__cause__``."""
-    error = ExecutionError(f"{what}: {_in_words(cause)}")
+    error = ExecutionError(f"{what}: {said(cause)}")
     error.__cause__ = cause
     return error
-
-
-def _in_words(cause: BaseException) -> str:
-    try:
-        return f"{type(cause).__name__}: {cause}"
-    except BaseException:  # the text is made by the caller's code, which may fail like any other
-        return f"{type(cause).__name__} (it cannot be printed)"

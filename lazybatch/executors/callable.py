@@ -21,6 +21,7 @@ import numpy as np
 from lazybatch.core.graph import NodeGraph
 from lazybatch.errors import ExecutionError, InvalidInput
 from lazybatch.executors.base import Row
+from lazybatch.words import said
 
 BatchFunction = Callable[[list[Any]], Sequence[Any]]
 
@@ -53,7 +54,7 @@ def copy_input(inputs: Any) -> Any:
         return copy.deepcopy(inputs)
     except Exception as error:
         raise InvalidInput(
-            f"an input of type {type(inputs).__name__} cannot be copied ({type(error).__name__}: {error}); "
+            f"an input of type {type(inputs).__name__} cannot be copied ({said(error)}); "
             "use copy=False and do not change inputs after submitting them"
         ) from error
 
@@ -127,7 +128,7 @@ class CallableModel:
         try:
             size = operator.index(self._size_fn(inputs))
         except Exception as error:
-            raise InvalidInput(f"model {self._name!r}: size_fn failed ({type(error).__name__}: {error})") from error
+            raise InvalidInput(f"model {self._name!r}: size_fn failed ({said(error)})") from error
         if size < 0:
             raise InvalidInput(f"model {self._name!r}: size_fn must not be negative, got {size}")
         return size
