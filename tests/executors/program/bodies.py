@@ -287,3 +287,17 @@ def found(path: Path) -> Path:
         {"places": ("int64", [2, "M"]), "h_next": ("float32", ["N", 4])},
         {"one": np.array(1, np.float32)},
     )
+
+
+def largest(path: Path) -> Path:
+    """The k largest of six numbers, in whole numbers: x [N, 6], k [1] -> values [N, k], x_next = x + 1.
+
+    What rows share says by its value, not by its shape, how much is made of each.
+    """
+    return save(
+        path,
+        [node("TopK", ["x", "k"], ["values", "places"]), node("Add", ["x", "one"], ["x_next"])],
+        {"x": ("int64", ["N", 6]), "k": ("int64", [1])},
+        {"values": ("int64", ["N", "K"]), "x_next": ("int64", ["N", 6])},
+        {"one": np.array(1)},
+    )

@@ -269,3 +269,23 @@ def test_what_is_over_is_let_go_of(tmp_path: Path) -> None:
     executor.shutdown()
     assert stage._emitted is None
     assert executor.memory().buffers_bytes == 0
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_a_value_that_rows_share_may_decide_shapes(tmp_path: Path, looped: bool) -> None:
+    """Memory and tapes are for rows that share the value, too: others make more, or less, of the same shapes."""
+    loop = Repeat(carry={"x": Carry("x_next", "x")}, trips="steps", trips_max=4, collect=("values",))
+    body: Any = lb.load(bodies.largest(tmp_path / "largest.onnx"), cache=False, batch_axes={"x": 0, "k": None})
+    stage = Stage("step", body, {"k": "k"} if looped else {"x": "x", "k": "k"}, loop if looped else None)
+    model = ProgramModel(Program("largest", (stage,), {"values": "step.values"}), {"step": body})
+    assert model.joinable
+    executor = model.executor(max_batch_size=4)
+    steps = {"steps": np.array(2)} if looped else {}
+    for k in (3, 5, 3, 1):
+        rows = {n: {"x": np.array([4, 1, n, 9, 2, 7]), "k": np.array([k]), **steps} for n in range(3)}
+        executor.open(0, {n: model.admit(row) for n, row in rows.items()}, 3)
+        for _ in range(2 if looped else 1):
+            executor.run(0, 0)
+        for n, result in executor.close(0).items():
+            matches(result, plain(model, rows[n]))
+    executor.shutdown()
