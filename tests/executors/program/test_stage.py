@@ -123,6 +123,39 @@ def test_a_torch_cache_is_written_in_place() -> None:
     executor.discard(0)
 
 
+@pytest.mark.parametrize("company", [False, True])
+def test_a_state_that_shows_a_torch_cache(company: bool) -> None:
+    """It is the cache as it was when the node ran, without the slice that is written afterwards: alone, and where the
+    cache has room for more rows than there are."""
+    room = 4
+    loop = Repeat(
+        carry={"n": Carry("n_next", "n"), "keys": Append("key", 0, room), "seen": Carry("seen_next")},
+        trips="steps",
+        trips_max=room,
+        collect=("seen_next",),
+    )
+    body, example = torch_bodies.LateStep().eval(), torch_bodies.late_example(room)
+    outputs = {"n": "step.n", "seen": "step.seen", "each": "step.seen_next"}
+    model = alone("late", body, loop, outputs, example_inputs=example)
+    assert model.joinable
+    executor = model.executor(max_batch_size=8)
+    rows = {k: {"n": np.array(10 + k), "steps": np.array(room - k)} for k in range(3)}
+    executor.open(0, {0: model.admit(rows[0])}, 1)
+    if company:
+        for k in (1, 2):
+            executor.open(k, {k: model.admit(rows[k])}, 1)
+            executor.merge(0, k)
+    results = {}
+    for _ in range(room):
+        for request in executor.run(0, 0):
+            if request:
+                results.update(executor.leave(0, [request]))
+    results.update(executor.close(0))
+    assert len(results) == (3 if company else 1)
+    for request, result in results.items():
+        matches(result, plain(model, rows[request]))
+
+
 def test_a_row_whose_step_fails_is_named(tmp_path: Path) -> None:
     """The error says which stage; what is thrown away leaves others whole, and the same rows can be run again."""
     loop = Repeat(carry={"n": Carry("n_next", "n")}, trips="steps", trips_max=9, collect=("value",))
