@@ -76,7 +76,7 @@ def partition_torch(
     files = [directory / GRAPH_FILE, *([directory / PROGRAM_FILE] if save_program else [])]
     partition = Partition(
         model=source.name,
-        fingerprint=_fingerprint(digest, positions),
+        fingerprint=_fingerprint(digest, source.device, positions),
         directory=directory,
         pieces=tuple(pieces),
         boundaries=plan.boundaries(pieces),
@@ -169,5 +169,5 @@ def _chain_differs(plan: Plan, flat: Flat, positions: Sequence[int]) -> str | No
     return plan.chain_differs(run, chain)
 
 
-def _fingerprint(digest: str, positions: Sequence[int]) -> str:
-    return hashlib.sha256(f"{digest} torch {torch.__version__} {list(positions)}".encode()).hexdigest()
+def _fingerprint(digest: str, device: str, positions: Sequence[int]) -> str:
+    return hashlib.sha256(f"{digest} torch {torch.__version__} on {device} {list(positions)}".encode()).hexdigest()

@@ -51,6 +51,11 @@ class Source:
         return tuple(self.leaves[place] for place in self.places)
 
     @property
+    def device(self) -> str:
+        """The kind of device it is to run on: "cpu" or "cuda", say. What is measured and proved holds there only."""
+        return self.tensors[0].device.type
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """By name, the shapes of the first request's tensors."""
         return {name: tuple(tensor.shape) for name, tensor in zip(self.names, self.tensors, strict=True)}
