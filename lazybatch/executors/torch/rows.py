@@ -27,7 +27,7 @@ from lazybatch.executors.cycle import Cycle, Growth, lives
 from lazybatch.executors.rows import batched, by_first, handed_out, size_at, with_axis
 from lazybatch.executors.tally import Tally
 from lazybatch.partition.pieces import Boundary, Kind, Partition
-from lazybatch.partition.torch.source import to_array
+from lazybatch.partition.tensors import to_array
 
 
 class TorchBatch:

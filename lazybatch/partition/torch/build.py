@@ -25,12 +25,13 @@ from lazybatch.partition.notes import check_options, provenance
 from lazybatch.partition.pieces import Partition
 from lazybatch.partition.plan import Plan
 from lazybatch.partition.proof.rows import Array, Feeds
+from lazybatch.partition.tensors import to_array
 from lazybatch.partition.torch.cost import measure
 from lazybatch.partition.torch.export import export, quiet
 from lazybatch.partition.torch.extract import extract, modules
 from lazybatch.partition.torch.flat import Flat, flat_of
 from lazybatch.partition.torch.join import alone, judge_torch
-from lazybatch.partition.torch.source import Source, open_program, to_array
+from lazybatch.partition.torch.source import Source, open_program
 
 GRAPH_FILE = "graph.txt"
 PROGRAM_FILE = "whole.pt2"
