@@ -301,3 +301,21 @@ def largest(path: Path) -> Path:
         {"values": ("int64", ["N", "K"]), "x_next": ("int64", ["N", 6])},
         {"one": np.array(1)},
     )
+
+
+def shifting(path: Path) -> Path:
+    """A body that returns an input under its own name, beside what rows that cannot be joined make of it.
+
+    b [N, 2], a [N, 2] -> n = 2 b - the mean over rows + a, b.
+    """
+    return save(
+        path,
+        [
+            node("ReduceMean", ["b"], ["mean"], axes=[0], keepdims=1),
+            node("Sub", ["b", "mean"], ["apart"]),
+            node("Add", ["apart", "b"], ["back"]),
+            node("Add", ["back", "a"], ["n"]),
+        ],
+        {"a": ("float32", ["N", 2]), "b": ("float32", ["N", 2])},
+        {"n": ("float32", ["N", 2]), "b": ("float32", ["N", 2])},
+    )

@@ -244,6 +244,23 @@ def test_rows_that_cannot_be_joined_go_round_alone(tmp_path: Path) -> None:
         assert np.array_equal(got["h"].reshape(2), plain(model, row)["h"].reshape(2))
 
 
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_a_state_that_is_what_another_was(tmp_path: Path, names: str) -> None:
+    """A body may return an input as it is, for another state: in whichever order the states are declared."""
+    carry = {"a": Carry("b", "a"), "b": Carry("n", "b")}
+    loop = Repeat(carry={name: carry[name] for name in names}, trips="steps", trips_max=9)
+    model = alone("shifting", bodies.shifting(tmp_path / "s.onnx"), loop, {"a": "step.a", "b": "step.b"})
+    assert not model.joinable
+    executor = model.executor(max_batch_size=1)
+    row = {"a": np.array([1, 2], np.float32), "b": np.array([3, 5], np.float32), "steps": np.array(4)}
+    executor.open(0, {0: model.admit(row)}, 1)
+    for _ in range(4):
+        executor.run(0, 0)
+    got, want = executor.close(0)[0], plain(model, row)
+    for name in names:
+        assert np.array_equal(got[name].reshape(2), want[name].reshape(2)), name
+
+
 def test_rows_that_cannot_be_joined_have_shapes_of_their_own(tmp_path: Path) -> None:
     """What such a row collects may have another shape than what others did; but its own steps are stacked."""
     loop = Repeat(carry={"h": Carry("h_next", "h")}, trips="steps", collect=("places",))
