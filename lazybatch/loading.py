@@ -10,7 +10,7 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from lazybatch.partition.pieces import Partition
 from lazybatch.program import Program
 from lazybatch.program.file import JSON_SUFFIX, is_program, load_program
 from lazybatch.program_loading import load_stages
+
+if TYPE_CHECKING:
+    from lazybatch.partition.torch import Source
 
 PROGRAM_SUFFIX = ".pt2"
 """Of files that `torch.export.save` writes."""
@@ -176,19 +179,25 @@ def _torch_model(
             tolerance=cutting["tolerance"],
         )
 
-    if cache:
-        parts = {
-            **cutting,
-            "model": source.name,
-            "graph": cutter.identity(source, cutting["batch_axes"]),
-            "runtime": f"torch {runtime.torch_version()}",
-            "example_inputs": _digest_examples([dict(zip(source.examples, row, strict=True)) for row in source.rows()]),
-        }
-        partition = cached_partition(cache_key(parts), build)
-    else:
-        partition = temporary_partition(build)
+    partition = cached_partition(_torch_key(source, cutting), build) if cache else temporary_partition(build)
     model = runtime.TorchModel(partition, cutter.load_program(partition, source), source=source, threads=threads)
     return _accepted(model, require_joinable)
+
+
+def _torch_key(source: Source, cutting: Mapping[str, Any]) -> str:
+    """What a torch module's partition is kept under: all that its cuts, costs and proof depend on."""
+    import lazybatch.executors.torch.model as runtime
+    import lazybatch.partition.torch as cutter
+
+    parts = {
+        **cutting,
+        "model": source.name,
+        "graph": cutter.identity(source, cutting["batch_axes"]),
+        "runtime": f"torch {runtime.torch_version()}",
+        "device": source.device,
+        "example_inputs": _digest_examples([dict(zip(source.examples, row, strict=True)) for row in source.rows()]),
+    }
+    return cache_key(parts)
 
 
 def _torch_partition(partition: Partition, threads: int | None, device: Any) -> Model:

@@ -90,25 +90,13 @@ class LengthGuess:
             return 0
         return min(bisect_left(groups, size, key=lambda group: group.size_max), len(groups) - 1)
 
-    def _group(self, size: int) -> Group:
-        return self.groups[self.place(size)]
-
     def covering(self, size: int, behind: int = 0) -> int:
         """Trips in total that cover the share of rows of this input size which have so many behind them.
 
         A row longer than all that were seen is taken to end with its next iteration.
         """
-        covering = self._group(size).covering
+        covering = self.groups[self.place(size)].covering
         return covering[behind] if behind < len(covering) else behind + 1
-
-    def mean(self, size: int, behind: int = 0) -> float:
-        """Trips in total to be expected of a row of this input size with so many behind it."""
-        mean = self._group(size).mean
-        return mean[behind] if behind < len(mean) else behind + 1.0
-
-    def shortest(self, size: int) -> int:
-        """The least trips seen of rows of this input size."""
-        return self._group(size).shortest
 
     def longer(self) -> list[float]:
         """By iterations, the share of all rows seen that make more, up to the longest."""

@@ -1,6 +1,6 @@
 """Slack: how much time a request has left before its SLA target is missed.
 
-Owns: the paper's Eq. 1 and Eq. 2, and their form over everything that is in flight.
+Owns: what the paper's Eq. 1 and Eq. 2 protect, of everything that is in flight.
 Must not know: queues, stacks, policies; it is arithmetic on times.
 
     Eq. 1   slack = SLA_target - (T_wait + SingleInputExecTime)
@@ -16,17 +16,7 @@ is impossible, and obeying it would hold the server at batch size one for ever. 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-
-
-def slack_single_ns(sla_ns: int, waited_ns: int, single_ns: int) -> int:
-    """Eq. 1: slack of a request that runs alone."""
-    return sla_ns - (waited_ns + single_ns)
-
-
-def slack_batched_ns(sla_ns: int, waited_ns: int, singles_ns: Iterable[int]) -> int:
-    """Eq. 2: slack of a request batched with others, each charged its full single-input time."""
-    return sla_ns - (waited_ns + sum(singles_ns))
+from collections.abc import Sequence
 
 
 def tightest_deadline_ns(deadlines_ns: Sequence[int], now: int, single_left_ns: int) -> int | None:

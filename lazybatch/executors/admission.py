@@ -4,14 +4,16 @@ Owns: `admit_row`: every word a caller reads about a wrong row.
 Must not know: buffers, sessions, sub-batches.
 
 What is accepted as an array of dtype D: a NumPy array or NumPy scalar of dtype D (in any byte order or memory layout);
-Python numbers, booleans, strings and (nested) lists of them where NumPy turns them into D without changing a value.
-Python floats are rounded to the nearest value of a float type, as everywhere in NumPy, but never to infinity.
+a torch tensor of dtype D, wherever it lies (bfloat16, which NumPy does not have, counts as float32); Python numbers,
+booleans, strings and (nested) lists of them where NumPy turns them into D without changing a value. Python floats are
+rounded to the nearest value of a float type, as everywhere in NumPy, but never to infinity.
 Nothing else is cast.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Collection, Hashable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.base import Row
 from lazybatch.partition.pieces import Boundary, Kind, Partition
+from lazybatch.partition.proof.ports import one_line
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -92,7 +95,8 @@ def _check_names(partition: Partition, inputs: Mapping[Any, Any], weights: Colle
 
 
 def as_array(boundary: Boundary, value: Any) -> NDArray[Any]:
-    """The value as an array of its own, of the expected dtype."""
+    """The value as an array of its own, of the expected dtype. Raises `InvalidInput`."""
+    value = untorched(boundary.name, value)
     if boundary.dtype == "object":
         return _strings(boundary, value)
     if isinstance(value, np.ma.MaskedArray):
@@ -105,12 +109,30 @@ def as_array(boundary: Boundary, value: Any) -> NDArray[Any]:
     return _from_python(boundary, value)
 
 
+def untorched(name: str, value: Any) -> Any:
+    """A torch tensor as an array, maybe of the same memory; anything else as it is.
+
+    Raises `InvalidInput` for a tensor that is none of plain numbers.
+    """
+    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
+    if torch is None or not isinstance(value, torch.Tensor):
+        return value
+    from lazybatch.partition.tensors import to_array
+
+    try:
+        return to_array(value)
+    except (RuntimeError, TypeError) as error:
+        raise InvalidInput(
+            f"input {name!r} is a torch tensor that cannot be read as an array: {one_line(error)}"
+        ) from error
+
+
 def _from_python(boundary: Boundary, value: Any) -> NDArray[Any]:
     """Python numbers and lists of them, where no value changes on the way."""
     name, expected = boundary.name, boundary.dtype
     try:
         array = np.array(value)
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise InvalidInput(f"input {name!r} is no array of {expected}: {error}") from error
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"input {name!r} is a {type(value).__name__}, expected {expected} values")

@@ -80,7 +80,7 @@ class Partition:
     its batch axis; a SHARED input is given whole and must be equal for rows to join. An output of Kind.ROWS is
     returned without its batch axis; any other output is returned exactly as a single run gives it.
     joinable: whether different requests may share a sub-batch; reason: why not (None where joinable).
-    fingerprint: sha256 over the original model, the runtime's version, and the cuts.
+    fingerprint: sha256 over the original model, the runtime's version, the cuts, and for torch the kind of device.
     directory: where the pieces lie.
     """
 

@@ -16,17 +16,18 @@ def test_nine_of_ten_lengths_are_covered() -> None:
     """The paper's choice: 90 % of what was seen lies within the number that every row is charged for."""
     guess = LengthGuess.of(range(1, 101))
     assert guess.covering(1) == 90
-    assert guess.mean(1) == guess.mean_trips == 50.5
-    assert guess.shortest(1) == 1
+    assert guess.mean_trips == guess.groups[0].mean[0] == 50.5
+    assert guess.groups[0].shortest == 1
     assert LengthGuess.of(range(1, 101), coverage=0.16).covering(1) == 16
 
 
 def test_progress_corrects_the_guess() -> None:
     """A row that did not end with the short ones is one of the long ones; one longer than all ends with the next."""
     guess = LengthGuess.of([5] * 9 + [30])
-    assert (guess.covering(1), guess.mean(1)) == (5, 7.5)
-    assert (guess.covering(1, 5), guess.mean(1, 5)) == (30, 30.0)
-    assert (guess.covering(1, 30), guess.mean(1, 30)) == (31, 31.0)
+    mean = guess.groups[0].mean
+    assert (guess.covering(1), mean[0]) == (5, 7.5)
+    assert (guess.covering(1, 5), mean[5]) == (30, 30.0)
+    assert (guess.covering(1, 30), len(mean)) == (31, 30)
 
 
 def test_longer_inputs_have_longer_outputs() -> None:
@@ -34,7 +35,7 @@ def test_longer_inputs_have_longer_outputs() -> None:
     sizes = [10] * 60 + [20] * 60
     guess = LengthGuess.of([5] * 60 + [50] * 60, sizes)
     assert [guess.covering(size) for size in (1, 10, 11, 20, 99)] == [5, 5, 50, 50, 50]
-    assert guess.shortest(20) == 50
+    assert [group.shortest for group in guess.groups] == [5, 50]
     assert guess.mean_trips == 27.5
 
 
@@ -53,10 +54,10 @@ def test_what_is_left_is_judged_among_those_still_possible(lengths: list[int], b
     guess = LengthGuess.of(lengths, coverage=0.8)
     longer = sorted(length for length in lengths if length > behind)
     if not longer:
-        assert guess.covering(7, behind) == guess.mean(7, behind) == behind + 1
+        assert guess.covering(7, behind) == behind + 1
         return
     assert guess.covering(7, behind) == longer[ceil(0.8 * len(longer)) - 1]
-    assert guess.mean(7, behind) == pytest.approx(sum(longer) / len(longer))
+    assert guess.groups[0].mean[behind] == pytest.approx(sum(longer) / len(longer))
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,11 @@
-"""Slack: Eq. 1, Eq. 2, and the earliest deadline that can still be met."""
+"""Slack: the earliest deadline that can still be met."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazybatch.core.slack import slack_batched_ns, slack_single_ns, tightest_deadline_ns
-
-
-def test_equation_one_as_in_the_paper() -> None:
-    """SLA 30, waited 2, eight nodes of one unit: the slack is 20 time-units."""
-    assert slack_single_ns(30, 2, 8) == 20
-
-
-def test_equation_two_charges_every_row_in_full() -> None:
-    """Batched with two more rows of eight units each, the same request has 4 left; with four more, -12."""
-    assert slack_batched_ns(30, 2, [8, 8, 8]) == 4
-    assert slack_batched_ns(30, 2, [8] * 5) == -12
-
-
-@given(st.integers(0, 10**12), st.integers(0, 10**12), st.lists(st.integers(1, 10**9), min_size=1, max_size=8))
-def test_equation_two_is_never_more_optimistic_than_equation_one(sla: int, waited: int, singles: list[int]) -> None:
-    """For a batch of one the two are equal; every further row can only cost slack."""
-    alone = slack_single_ns(sla, waited, singles[0])
-    assert slack_batched_ns(sla, waited, singles[:1]) == alone
-    assert slack_batched_ns(sla, waited, singles) <= alone
+from lazybatch.core.slack import tightest_deadline_ns
 
 
 def test_a_deadline_that_can_just_be_met_counts() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lazybatch.errors import InvalidInput
 from lazybatch.executors.admission import admit_row
@@ -170,3 +171,48 @@ def test_inputs_without_proof_are_taken_whole() -> None:
     assert one.signature != admit_row(model, {"x": np.zeros((1, 3), np.float32)}).signature
     unranked = taking(Boundary("x", "float32", opaque("x").kind))
     assert admit_row(unranked, {"x": np.ones((1, 2, 3), np.float32)}).values["x"].shape == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.ones(3, 5),
+        torch.ones(5, 3).T,
+        torch.ones(3, 5, requires_grad=True),
+        torch.nn.Parameter(torch.ones(3, 5)),
+        torch.ones(3, 5, dtype=torch.bfloat16),
+    ],
+    ids=["plain", "transposed", "grad", "parameter", "bfloat16"],
+)
+def test_tensors_are_taken_as_arrays(x: torch.Tensor) -> None:
+    """Whatever model is to have them, and whatever torch would do with them besides; they are copied, too."""
+    array = admit_row(IMAGE, {"x": x, "t": torch.tensor(2.0)}).values["x"]
+    with torch.no_grad():
+        x.zero_()
+    assert array.dtype == np.float32
+    assert array.flags.c_contiguous
+    assert array.tolist() == [[1.0] * 5] * 3
+
+
+@pytest.mark.parametrize(
+    ("x", "says"),
+    [
+        (torch.ones(3, 5, dtype=torch.float64), "input 'x' has dtype float64, expected float32"),
+        (torch.ones(3, 5, dtype=torch.int64), "input 'x' has dtype int64, expected float32"),
+        (torch.ones(3, 5).to_sparse(), "input 'x' is a torch tensor that cannot be read as an array: "),
+        (torch.ones(3, 5, device="meta"), "input 'x' is a torch tensor that cannot be read as an array: "),
+        (torch.ones(3, 5).to(torch.float8_e5m2), "input 'x' is a torch tensor that cannot be read as an array: "),
+        ([torch.ones(5, requires_grad=True)] * 3, "input 'x' is no array of float32: "),
+    ],
+    ids=["float64", "int64", "sparse", "meta", "float8", "list"],
+)
+def test_refused_tensors(x: Any, says: str) -> None:
+    """No value is rounded or cast, and what has no values of a NumPy type is refused by name."""
+    with pytest.raises(InvalidInput, match=says):
+        admit_row(IMAGE, {"x": x, "t": GOOD["t"]})
+
+
+def test_tensors_are_no_strings() -> None:
+    """Where text is expected, a tensor is refused as numbers are."""
+    with pytest.raises(InvalidInput, match="input 's' holds a float, expected strings"):
+        admit_row(taking(rows("s", None, dtype="object")), {"s": torch.ones(2, requires_grad=True)})

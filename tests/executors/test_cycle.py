@@ -54,14 +54,6 @@ def test_a_state_and_its_next_value_change_places() -> None:
             assert plan.turned[name] == plan.slot_of[name]
 
 
-def test_a_state_written_over_itself_needs_one_place() -> None:
-    """Where the body's last operator may write over the state, both turns are the same."""
-    body = partition([(("h", "x"), ("h_next",), (("h", "h_next"),))], ("h", "x"), ("h_next",))
-    plan = assign_slots(body, body.boundaries, Cycle({"h": "h_next"}, frozenset({"x"})))
-    assert plan.slot_of["h"] == plan.slot_of["h_next"]
-    assert plan.turned == plan.slot_of
-
-
 def test_a_state_kept_in_place_needs_one_place() -> None:
     """Its own, which nothing else is ever given, in both turns; the states beside it change places as ever."""
     body = partition(

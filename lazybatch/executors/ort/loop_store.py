@@ -39,10 +39,11 @@ class LoopRowStore(RowStore):
             for name, output in cycle.carried.items()
             if name != output and name in self.plan.live[0] and name not in {*self.plan.swapped, *self.plan.stayed}
         ]
+        apart = {output for output in sources if sources.count(output) == 1} - set(partition.inputs)
         self._renamed = [
             (name, output)
             for name, output in others
-            if not self.has_buffer(name) and not self.has_buffer(output) and sources.count(output) == 1
+            if output in apart and not self.has_buffer(name) and not self.has_buffer(output)
         ]
         self._copied = [pair for pair in others if pair not in self._renamed]
         self._only_turns = not others

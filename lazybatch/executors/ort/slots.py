@@ -8,7 +8,7 @@ work in place. More are used exactly where more tensors are alive at once.
 
 Where rows go round (`Cycle`), a carried input and the output that it is next have a slot each, which nothing else ever
 uses: in every second iteration the two change places, so that carrying a state moves nothing. Where the output is
-written over the input (`Cycle.in_place`, or a pair of the last node that uses the input), they have one slot and stay.
+written over the input (`Cycle.in_place`), both have one slot and stay.
 """
 
 from __future__ import annotations
@@ -85,15 +85,10 @@ class _Seats:
         self.count = 0
         self._live = live
         self._own: set[int] = set()
-        outputs = {output: name for name, output in paired.items()}
         taken: set[int] = set()
         for name in partition.inputs:
             if name in slotted and name in live[0]:
                 self._place(name, taken)
-        for index, piece in enumerate(partition.pieces):
-            for source, made in piece.in_place:
-                if outputs.get(made) == source and self._ends(partition, piece.inputs, source, made, index):
-                    self.slot_of[made] = self.slot_of[source]
         for name, output in paired.items():
             if name in in_place:
                 self.slot_of[output] = self.slot_of[name]

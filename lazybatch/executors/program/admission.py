@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lazybatch.errors import InvalidInput, ModelError
-from lazybatch.executors.admission import as_array, check_shape, digest_of, row_dims
+from lazybatch.executors.admission import as_array, check_shape, digest_of, row_dims, untorched
 from lazybatch.executors.base import Row
 from lazybatch.executors.program.plan import Board, Dims, Given, StagePlan
 from lazybatch.executors.program.rows import number_of, padded_size
@@ -93,8 +93,11 @@ class Admission:
             dims = row_dims(boundaries[name])
             dims = None if dims is None else (None, *dims)
             note(reference, Use(plan.name, name, "entries", boundaries[name].dtype, dims))
-        if plan.loop.ended_by is not None and plan.loop.by_value:
-            note(plan.loop.ended_by, Use(plan.name, "trips", "count", "int64", None))
+        ended_by = plan.loop.ended_by
+        if ended_by is not None and plan.loop.by_value:
+            note(ended_by, Use(plan.name, "trips", "count", "int64", None))
+        elif ended_by is not None and ended_by not in plan.loop.each.values():
+            note(ended_by, Use(plan.name, "trips", "length", None, None))
 
     def _check_types(self, entry: Entry) -> None:
         first = next((use for use in entry.uses if use.dtype is not None), None)
@@ -157,11 +160,12 @@ class Admission:
                 name = loop.ended_by.tensor
                 count = number_of(values[name], by_value=loop.by_value)
                 self._check_count(plan, name, count)
+            made = 0 if count is None else min(count, loop.most or count)
             for tensor, reference in loop.each.items():
-                have = len(values[reference.tensor]) if reference.stage is None else None
-                if have is not None and count is not None and have < count:
+                have = made if reference.stage is not None else len(values[reference.tensor])
+                if have < made:
                     raise InvalidInput(
-                        f"input {reference.tensor!r} has {have} entries, but stage {plan.name!r} makes {count} "
+                        f"input {reference.tensor!r} has {have} entries, but stage {plan.name!r} makes {made} "
                         f"iterations and is given one in each, as {tensor!r}"
                     )
             trips.append(count if loop.done is None else None)
@@ -180,17 +184,25 @@ class Admission:
 
 def _checked(entry: Entry, value: Any) -> NDArray[Any]:
     """One input as an array of its own, of the type and shape its readers want."""
-    dtype = entry.dtype
-    if dtype is None:
-        dtype = np.asarray(value).dtype.name if np.asarray(value).dtype.kind in "biuf" else "object"
     reader = entry.uses[0]
     try:
+        value = untorched(entry.name, value)
+        dtype = _dtype_of(entry.name, value) if entry.dtype is None else entry.dtype
         array = as_array(Boundary(entry.name, dtype, Kind.SHARED), value)
         for reader in entry.uses:
             _check_use(entry, reader, array)
     except InvalidInput as error:
         raise InvalidInput(f"{error} (read by stage {reader.stage!r} as {reader.tensor!r})") from error.__cause__
     return array
+
+
+def _dtype_of(name: str, value: Any) -> str:
+    """The type of an input of which only the length is read."""
+    try:
+        dtype = np.asarray(value).dtype
+    except (ValueError, RuntimeError) as error:
+        raise InvalidInput(f"input {name!r} is no array: {error}") from error
+    return dtype.name if dtype.kind in "biuf" else "object"
 
 
 def _check_use(entry: Entry, use: Use, array: NDArray[Any]) -> None:

@@ -8,13 +8,14 @@ Tensors that all rows bring from the stage before come as one block, in the orde
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lazybatch.errors import ExecutionError
+from lazybatch.executors.admission import digest_of
 from lazybatch.executors.columns import Column, Columns
 from lazybatch.executors.program.plan import Given, StagePlan
 from lazybatch.executors.program.rows import Traveller, entries, padded, room_for
@@ -39,8 +40,11 @@ def columns_for(plan: StagePlan, rows: Sequence[Traveller], blocks: Blocks = NO_
     return columns
 
 
-def signature_of(stage: str, columns: Columns) -> Hashable:
-    """The shapes of all inputs. Raises `ExecutionError` where rows do not agree in one."""
+def signature_of(stage: str, columns: Columns, shared: Collection[str] = ()) -> Hashable:
+    """The shapes of all inputs, and the bytes of those that all rows ``shared``: they may decide what shapes are made.
+
+    Raises `ExecutionError` where rows do not agree in a shape.
+    """
     for name, column in columns.items():
         odd = column.odd_shape()
         if odd is not None:
@@ -48,7 +52,8 @@ def signature_of(stage: str, columns: Columns) -> Hashable:
                 f"stage {stage!r}: input {name!r} has the shapes {list(column.first.shape)} and {list(odd)} for rows "
                 "of one signature"
             )
-    return tuple([column.first.shape for column in columns.values()])
+    shapes = tuple([column.first.shape for column in columns.values()])
+    return (shapes, *[digest_of(columns[name].first) for name in shared]) if shared else shapes
 
 
 def _column(stage: str, given: Given, rows: Sequence[Traveller], blocks: Blocks) -> Column:

@@ -185,6 +185,12 @@ class _Planner:
         carried: dict[str, str] = {}
         grown: dict[str, Growth] = {}
         for name, state in repeat.states.items():
+            following = state.slice if isinstance(state, Append) else state.next
+            if isinstance(repeat.states.get(following), Append):
+                raise self._refuse(
+                    f"state {name!r} is given {following!r}, which has grown by then: its body must return a copy of "
+                    "it, under another name"
+                )
             if isinstance(state, Append):
                 forms[name] = self._grown_form(name, state)
                 grown[name] = Growth(state.slice, state.axis)

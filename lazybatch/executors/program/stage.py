@@ -18,6 +18,7 @@ from lazybatch.executors.program.given import NO_BLOCKS, Blocks, columns_for, si
 from lazybatch.executors.program.plan import StagePlan
 from lazybatch.executors.program.rows import Traveller, check_padded
 from lazybatch.executors.rows import copied
+from lazybatch.partition.pieces import Kind
 from lazybatch.program import Reference
 
 
@@ -29,6 +30,8 @@ class ChainStage:
         self.chain = chain
         self.nodes = len(plan.partition.pieces)
         self._offered = tuple((name, Reference(plan.name, name)) for name in plan.outputs)
+        boundaries = plan.partition.boundaries
+        self._shared = tuple(one.name for one in plan.given if boundaries[one.name].kind is Kind.SHARED)
         self._signature: Hashable = None
         self.handed_on: frozenset[Reference] = frozenset()
         """Tensors that the next stage is given as they are."""
@@ -55,7 +58,7 @@ class ChainStage:
         Raises `ExecutionError` where their tensors do not fit it, or each other.
         """
         columns = columns_for(self.plan, list(rows.values()), blocks)
-        self._signature = signature_of(self.plan.name, columns)
+        self._signature = signature_of(self.plan.name, columns, self._shared)
         try:
             self.chain.enter(sub_batch, list(rows), columns, self._signature, padded_rows)
         except ValueError as error:

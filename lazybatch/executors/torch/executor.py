@@ -137,7 +137,7 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
         with self._device.ordered():
             made = None if self.frames is None else self.frames.run(state, node)
             if made is None:
-                made = piece.run(state.values)
+                made = self._store.apart(state, piece.outputs, piece.run(state.values))
             if self._in_step:
                 self._device.wait()
             else:

@@ -38,7 +38,10 @@ Replay = Callable[[], object]
 class Recorder(Protocol):
     """Makes recordings."""
 
-    def record(self, call: Callable[[], Sequence[Any]]) -> tuple[Sequence[Any], Replay]:
+    def pool(self) -> Any:
+        """Where recordings of one frame take memory; what one of them is done with serves the next."""
+
+    def record(self, call: Callable[[], Sequence[Any]], pool: Any) -> tuple[Sequence[Any], Replay]:
         """What a call returned, and how to do it again: the same reads and writes, at the same addresses.
 
         The values are right only after a replay. Raises what cannot be recorded.
@@ -46,23 +49,23 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Records CUDA graphs in one stream; all of them share one pool of memory.
-
-    Recordings of one frame that keep their results never share memory: the pool gives back only what is let go.
-    """
+    """Records CUDA graphs in one stream, each in its frame's pool of memory."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._pool = torch.cuda.graph_pool_handle()
 
-    def record(self, call: Callable[[], Sequence[Any]]) -> tuple[Sequence[Any], Replay]:
+    def pool(self) -> Any:
+        """See `Recorder.pool`."""
+        return torch.cuda.graph_pool_handle()
+
+    def record(self, call: Callable[[], Sequence[Any]], pool: Any) -> tuple[Sequence[Any], Replay]:
         """See `Recorder.record`."""
         for _ in range(WARM_UP):
             call()
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
                 made = call()
         finally:
             self._stream.synchronize()
@@ -74,9 +77,17 @@ class Frame:
     """The tensors and recordings of one signature and number of rows.
 
     fixed: value -> its tensor, or what it is where it is no tensor. replays: per node; None where not recorded.
+    pool: memory for its recordings, and for no others.
+
+    What a node takes for itself while it runs may be where later recordings of the pool put their results, and every
+    replay writes over it. Other frames' values would be lost so, as they may be parked while this node runs. Within the
+    frame none is: its values are those of one sub-batch, which runs forward, so a result is in danger only of nodes
+    that run after it was made and were recorded before. These were recorded with all values they find alive in
+    ``fixed``, this one among them: it has a place since then, and is copied there.
     """
 
     replays: list[Replay | None]
+    pool: Any
     fixed: dict[str, Any] = field(default_factory=dict)
     owner: TorchBatch | None = None
 
@@ -132,7 +143,7 @@ class Frames:
         key = (state.signature, state.rows)
         frame = self._frames.get(key)
         if frame is None:
-            frame = self._frames[key] = Frame([None] * len(self._pieces))
+            frame = self._frames[key] = Frame([None] * len(self._pieces), self._recorder.pool())
             if len(self._frames) > FRAMES_MAX:
                 _, old = self._frames.popitem(last=False)
                 old.vacate()
@@ -179,7 +190,7 @@ class Frames:
 
         piece.run(given)  # what fails by itself fails here, as it would unrecorded
         try:
-            made, replay = self._recorder.record(call)
+            made, replay = self._recorder.record(call, frame.pool)
         except Exception as error:
             self.unrecorded[piece.name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             return False

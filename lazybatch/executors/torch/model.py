@@ -27,9 +27,10 @@ from lazybatch.executors.torch.executor import TorchExecutor
 from lazybatch.executors.torch.frames import CudaRecorder, Frames, Recorder
 from lazybatch.executors.torch.piece import Device, TorchPiece
 from lazybatch.partition.pieces import Partition
+from lazybatch.partition.tensors import to_array
 from lazybatch.partition.torch import Flat, Source
 from lazybatch.partition.torch.extract import modules
-from lazybatch.partition.torch.source import output_tensors, to_array
+from lazybatch.partition.torch.source import output_tensors
 
 
 class TorchModel(PartitionedModel):
@@ -73,8 +74,6 @@ class TorchModel(PartitionedModel):
 
     def admit(self, inputs: Any) -> Row:
         """Check and copy one row of arrays or tensors; see `lazybatch.executors.admission`. Raises `InvalidInput`."""
-        if isinstance(inputs, Mapping):
-            inputs = {name: to_array(value) if isinstance(value, Tensor) else value for name, value in inputs.items()}
         return admit_row(self.partition, inputs)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from lazybatch.executors.cycle import Cycle, Growth, lives
 from lazybatch.executors.rows import batched, by_first, handed_out, size_at, with_axis
 from lazybatch.executors.tally import Tally
 from lazybatch.partition.pieces import Boundary, Kind, Partition
-from lazybatch.partition.torch.source import to_array
+from lazybatch.partition.tensors import to_array
 
 
 class TorchBatch:
@@ -65,6 +65,8 @@ class TorchStore:
         self._partition = partition
         self._places = places
         self._cycle = Cycle() if cycle is None else cycle
+        ends = self._cycle.read.union(self._cycle.carried.values())
+        self._lasting = ends if self._cycle.grown else frozenset()
 
     def begin(self, requests: Sequence[int], columns: Columns, signature: Hashable, rows: int) -> TorchBatch:
         """A new sub-batch with its inputs gathered; ``rows`` beyond the requests repeat the last one."""
@@ -131,6 +133,19 @@ class TorchStore:
 
     # -- rows that go round ----------------------------------------------------------------------------------------
 
+    def apart(self, state: TorchBatch, names: Sequence[str], made: Sequence[Any]) -> Sequence[Any]:
+        """What a node just made; what is still read when slices are written to inputs that grow, and shows the memory
+        of one, becomes a tensor of its own: it is what the node saw."""
+        if not self._lasting:
+            return made
+        spans = [_span(state.values[name]) for name in self._cycle.grown]
+        return [
+            value.clone()
+            if name in self._lasting and any(start <= value.data_ptr() < end for start, end in spans)
+            else value
+            for name, value in zip(names, made, strict=True)
+        ]
+
     def again(self, state: TorchBatch) -> None:
         """Behind the last node: what is carried is now the first node's input. No tensor moves.
 
@@ -138,7 +153,6 @@ class TorchStore:
         """
         values, carried = state.values, self._cycle.carried
         kept = {name: values[name] for name in self._moved[0] if name not in carried}
-        spans = [_span(kept[name]) for name in self._cycle.grown if name in kept]
         for name, output in carried.items():
             if name not in self._moved[0]:
                 continue
@@ -149,9 +163,7 @@ class TorchStore:
                     f"state {name!r} has the shape {list(_at(shape[1], shape[0], state.rows))} at {state.rows} rows, "
                     f"but {output!r}, which it is in the next iteration, has {list(value.shape)}"
                 )
-            # What shows the memory of something that grows would change with it.
-            shows = spans and any(start <= value.data_ptr() < end for start, end in spans)
-            kept[name] = value.clone() if shows else value
+            kept[name] = value
         state.values = kept
 
     def in_place(self, name: str) -> bool:

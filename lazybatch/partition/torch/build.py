@@ -25,12 +25,13 @@ from lazybatch.partition.notes import check_options, provenance
 from lazybatch.partition.pieces import Partition
 from lazybatch.partition.plan import Plan
 from lazybatch.partition.proof.rows import Array, Feeds
+from lazybatch.partition.tensors import to_array
 from lazybatch.partition.torch.cost import measure
 from lazybatch.partition.torch.export import export, quiet
 from lazybatch.partition.torch.extract import extract, modules
 from lazybatch.partition.torch.flat import Flat, flat_of
 from lazybatch.partition.torch.join import alone, judge_torch
-from lazybatch.partition.torch.source import Source, open_program, to_array
+from lazybatch.partition.torch.source import Source, open_program
 
 GRAPH_FILE = "graph.txt"
 PROGRAM_FILE = "whole.pt2"
@@ -76,7 +77,7 @@ def partition_torch(
     files = [directory / GRAPH_FILE, *([directory / PROGRAM_FILE] if save_program else [])]
     partition = Partition(
         model=source.name,
-        fingerprint=_fingerprint(digest, positions),
+        fingerprint=_fingerprint(digest, source.device, positions),
         directory=directory,
         pieces=tuple(pieces),
         boundaries=plan.boundaries(pieces),
@@ -169,5 +170,5 @@ def _chain_differs(plan: Plan, flat: Flat, positions: Sequence[int]) -> str | No
     return plan.chain_differs(run, chain)
 
 
-def _fingerprint(digest: str, positions: Sequence[int]) -> str:
-    return hashlib.sha256(f"{digest} torch {torch.__version__} {list(positions)}".encode()).hexdigest()
+def _fingerprint(digest: str, device: str, positions: Sequence[int]) -> str:
+    return hashlib.sha256(f"{digest} torch {torch.__version__} on {device} {list(positions)}".encode()).hexdigest()

@@ -27,9 +27,10 @@ from lazybatch.partition.proof.ports import Port, one_line
 from lazybatch.partition.proof.probe import Runner
 from lazybatch.partition.proof.rows import Candidate, Feeds
 from lazybatch.partition.proof.traits import Outcome
+from lazybatch.partition.tensors import to_array
 from lazybatch.partition.torch import taint
 from lazybatch.partition.torch.export import Refused, dims_of, export, functional
-from lazybatch.partition.torch.source import Source, answer_names, numpy_name, to_array, to_tensor
+from lazybatch.partition.torch.source import Source, answer_names, numpy_name, to_tensor
 
 ATEN = torch.ops.aten
 CHECKS = frozenset({ATEN._assert_tensor_metadata.default})

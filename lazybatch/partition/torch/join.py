@@ -20,9 +20,10 @@ from lazybatch.partition.proof.probe import Evidence
 from lazybatch.partition.proof.rows import Array, Candidate, Recipe
 from lazybatch.partition.proof.search import NO_AXIS, NO_INPUT, Finding, Verdict, judge, recipes_for
 from lazybatch.partition.proof.traits import close, difference
+from lazybatch.partition.tensors import to_array
 from lazybatch.partition.torch.export import Refused, discovered, with_rows
 from lazybatch.partition.torch.flat import Flat, flat_of
-from lazybatch.partition.torch.source import Source, answer_names, numpy_name, output_tensors, to_array
+from lazybatch.partition.torch.source import Source, answer_names, numpy_name, output_tensors
 from lazybatch.partition.torch.taint import spread
 
 

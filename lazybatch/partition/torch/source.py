@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.partition.proof.ports import one_line
 from lazybatch.partition.proof.rows import Array
+from lazybatch.partition.tensors import to_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ class Source:
     def tensors(self) -> tuple[Tensor, ...]:
         """The first request's tensors."""
         return tuple(self.leaves[place] for place in self.places)
+
+    @property
+    def device(self) -> str:
+        """The kind of device it is to run on: "cpu" or "cuda", say. What is measured and proved holds there only."""
+        return self.tensors[0].device.type
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -248,17 +254,6 @@ def answer_names(answer: Any, inputs: Collection[str]) -> tuple[str, ...]:
 def output_tensors(answer: Any) -> list[Tensor]:
     """The tensors of an answer, in order; constants are no outputs."""
     return [leaf for leaf in pytree.tree_leaves(answer) if isinstance(leaf, Tensor)]
-
-
-def to_array(value: Any) -> Array:
-    """A tensor (or Python number) as an array; bfloat16, which NumPy does not have, as float32."""
-    if not isinstance(value, Tensor):
-        return np.asarray(value)
-    value = value.detach()
-    if value.dtype is torch.bfloat16:
-        value = value.to(torch.float32)
-    array: Array = value.cpu().numpy()
-    return array
 
 
 def to_tensor(array: Array) -> Tensor:

@@ -65,6 +65,21 @@ def test_states_of_every_kind(with_buffers: bool) -> None:
 
 
 @pytest.mark.parametrize("with_buffers", [True, False], ids=["buffers", "values"])
+@pytest.mark.parametrize("carried", [{"a": "b", "b": "n"}, {"b": "n", "a": "b"}, {"a": "b", "b": "a"}, {"a": "b"}])
+def test_states_that_are_other_inputs(carried: dict[str, str], with_buffers: bool) -> None:
+    """A body may return an input under its own name as another state's next value: all go round at once, in whichever
+    order they are declared, and an input that is held besides stays."""
+    store = store_of([rows("a", 2), rows("b", 2)], [rows("n", 2)], Cycle(carried), with_buffers=with_buffers)
+    state = begun(store, 2, 2, a=np.full(2, 1, np.float32), b=np.full(2, 2, np.float32))
+    want = {"a": 1, "b": 2}
+    for turn in (10, 20, 30):
+        make(store, state, n=np.full((2, 2), turn, np.float32))
+        store.again(state)
+        want |= {name: {**want, "n": turn}[output] for name, output in carried.items()}
+        assert {name: store.peek(state, name)[0, 0] for name in want} == want
+
+
+@pytest.mark.parametrize("with_buffers", [True, False], ids=["buffers", "values"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_what_is_fed(axis: int, with_buffers: bool) -> None:
     """Rows on any axis; padding repeats the last one; what all rows share is written once."""

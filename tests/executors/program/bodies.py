@@ -287,3 +287,35 @@ def found(path: Path) -> Path:
         {"places": ("int64", [2, "M"]), "h_next": ("float32", ["N", 4])},
         {"one": np.array(1, np.float32)},
     )
+
+
+def largest(path: Path) -> Path:
+    """The k largest of six numbers, in whole numbers: x [N, 6], k [1] -> values [N, k], x_next = x + 1.
+
+    What rows share says by its value, not by its shape, how much is made of each.
+    """
+    return save(
+        path,
+        [node("TopK", ["x", "k"], ["values", "places"]), node("Add", ["x", "one"], ["x_next"])],
+        {"x": ("int64", ["N", 6]), "k": ("int64", [1])},
+        {"values": ("int64", ["N", "K"]), "x_next": ("int64", ["N", 6])},
+        {"one": np.array(1)},
+    )
+
+
+def shifting(path: Path) -> Path:
+    """A body that returns an input under its own name, beside what rows that cannot be joined make of it.
+
+    b [N, 2], a [N, 2] -> n = 2 b - the mean over rows + a, b.
+    """
+    return save(
+        path,
+        [
+            node("ReduceMean", ["b"], ["mean"], axes=[0], keepdims=1),
+            node("Sub", ["b", "mean"], ["apart"]),
+            node("Add", ["apart", "b"], ["back"]),
+            node("Add", ["back", "a"], ["n"]),
+        ],
+        {"a": ("float32", ["N", 2]), "b": ("float32", ["N", 2])},
+        {"n": ("float32", ["N", 2]), "b": ("float32", ["N", 2])},
+    )

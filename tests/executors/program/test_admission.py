@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lazybatch.errors import InvalidInput
 from lazybatch.program import Append, Carry, Feed, Repeat
@@ -142,3 +144,49 @@ def test_room_limits_iterations(models: dict[str, Any]) -> None:
     assert model.admit({**row, "n": 7}).trips == (7,)
     with pytest.raises(InvalidInput, match="it allows 7"):
         model.admit({**row, "n": 8})
+
+
+def test_entries_must_last_for_the_iterations_that_are_made(models: dict[str, Any]) -> None:
+    """Of two sequences one may end where the loop does at the latest; the other says how many iterations are made."""
+    loop = Repeat(each={"n": "audio", "target": "marks"}, done="finished", trips_max=3)
+    model = single(models, "counter", dataclasses.replace(loop, collect=("square",)), "square")
+    row = {"audio": np.arange(10), "marks": np.full(3, 99)}
+    assert model.admit(row).trips == (None,)
+    for entries, says in ((10, 3), (2, 2)):
+        with pytest.raises(InvalidInput, match=f"'marks' has 1 entries, but stage 'step' makes {says} iterations"):
+            model.admit({"audio": np.arange(entries), "marks": np.arange(1)})
+    executor = model.executor(max_batch_size=1)
+    executor.open(0, {0: model.admit(row)}, 1)
+    assert [executor.run(0, 0) for _ in range(3)] == [[], [], []]
+    assert executor.close(0)[0]["out"][:, 0].tolist() == [0, 1, 4]
+
+
+def test_a_length_is_read_of_anything_that_has_one(models: dict[str, Any]) -> None:
+    """Numbers of any type, text, tensors: what is no array at all is refused by name, as ever."""
+    loop = Repeat(carry={"h": "h_next"}, trips="n", trips_max=4)
+    model = single(models, "clock", loop, "h", time=Feed(length_of="text"))
+    for text in ([1, 2, 3], ["a", "b", "c"], np.zeros((3, 2)), torch.zeros(3, requires_grad=True)):
+        assert len(model.admit({"text": text, "n": 2}).values["text"]) == 3
+    with pytest.raises(InvalidInput, match=r"input 'text' is no array: .* \(read by stage 'step' as 'time'\)"):
+        model.admit({"text": [[1, 2], [3]], "n": 2})
+
+
+def test_a_length_that_only_says_how_often(models: dict[str, Any]) -> None:
+    """An input may be read for the number of iterations and for nothing else; rows join whatever it is."""
+    model = single(models, "clock", Repeat(carry={"h": "h_next"}, trips=Feed(length_of="text"), iteration="time"), "h")
+    rows = [model.admit({"text": np.zeros(n)}) for n in (3, 5)]
+    assert [row.trips for row in rows] == [(3,), (5,)]
+    assert rows[0].signature == rows[1].signature
+    none, single_value = "makes 0 iterations of stage 'step'; every row makes at least one", "is a single value"
+    for text, says in (([], none), (2.0, single_value)):
+        with pytest.raises(InvalidInput, match=says):
+            model.admit({"text": text})
+
+
+def test_tensors_are_rows_like_arrays(models: dict[str, Any]) -> None:
+    """They are taken as a model takes them by itself: of the very type, or refused in the same words."""
+    model = single(models, "lstm", Repeat(carry={"s": "s_next"}, each={"x": "audio"}), "s")
+    for audio in (torch.ones(2, 4, requires_grad=True), torch.ones(2, 4, dtype=torch.bfloat16)):
+        assert model.admit({"audio": audio}).values["audio"].tolist() == [[1.0] * 4] * 2
+    with pytest.raises(InvalidInput, match=r"'audio' has dtype float64, expected float32 \(read by stage 'step'"):
+        model.admit({"audio": torch.ones(2, 4, dtype=torch.float64)})

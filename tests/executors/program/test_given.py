@@ -45,6 +45,13 @@ def test_a_block_is_given_as_it_is() -> None:
     assert signature_of("s", columns) == ((3, 4), (2,), ())
 
 
+def test_what_rows_share_is_known_by_its_value() -> None:
+    """Rows that share another value are of another signature, at equal shapes."""
+    one, same, other = ({"k": Column.of([np.array([k])]), "x": Column.of([np.zeros(2)])} for k in (3, 3, 5))
+    assert signature_of("s", one) == signature_of("s", other)
+    assert signature_of("s", one, ("k",)) == signature_of("s", same, ("k",)) != signature_of("s", other, ("k",))
+
+
 def test_a_tensor_that_is_given_whole_and_by_its_length() -> None:
     """The block is for the input that takes it as it is; the other gets the length of each row's own."""
     block = np.ones((2, 3, 4))

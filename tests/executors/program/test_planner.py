@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import lazybatch as lb
 from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.executors.program.model import ProgramModel
 from lazybatch.program import Append, Carry, Feed, Program, Repeat, Stage
+from tests.executors.program import bodies
 from tests.executors.program.test_model import STEP, changed, models, single, translate
 
 __all__ = ["models"]
@@ -66,6 +68,23 @@ def test_numbers_that_cannot_start_a_state(models: dict[str, Any], start: float)
     says = f"stage 'step': state 'n' is int64 and cannot start as {start}"
     with pytest.raises(ModelError, match=re.escape(says)):
         single(models, "counter", loop, "n", target="to")
+
+
+def test_a_cache_is_not_what_another_state_is_next(tmp_path: Path) -> None:
+    """A body that returns its cache under the cache's own name: whoever is given that would be given what was written
+    since."""
+    sums = bodies.node("ReduceSum", ["keys", "axes"], ["key"], keepdims=0)
+    shape = "int64", ["N", 4, 1]
+    path = bodies.save(
+        tmp_path / "returning.onnx",
+        [sums],
+        {"keys": shape, "seen": shape},
+        {"key": ("int64", ["N", 1]), "keys": shape},
+        {"axes": np.array([1])},
+    )
+    loop = Repeat(carry={"keys": Append("key", 0, 4), "seen": Carry("keys")}, trips="n")
+    with pytest.raises(ModelError, match="stage 'step': state 'seen' is given 'keys', which has grown by then"):
+        single({"it": lb.load(path, cache=False)}, "it", loop, "seen")
 
 
 def test_models_that_are_no_stages(models: dict[str, Any]) -> None:

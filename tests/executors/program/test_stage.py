@@ -123,6 +123,39 @@ def test_a_torch_cache_is_written_in_place() -> None:
     executor.discard(0)
 
 
+@pytest.mark.parametrize("company", [False, True])
+def test_a_state_that_shows_a_torch_cache(company: bool) -> None:
+    """It is the cache as it was when the node ran, without the slice that is written afterwards: alone, and where the
+    cache has room for more rows than there are."""
+    room = 4
+    loop = Repeat(
+        carry={"n": Carry("n_next", "n"), "keys": Append("key", 0, room), "seen": Carry("seen_next")},
+        trips="steps",
+        trips_max=room,
+        collect=("seen_next",),
+    )
+    body, example = torch_bodies.LateStep().eval(), torch_bodies.late_example(room)
+    outputs = {"n": "step.n", "seen": "step.seen", "each": "step.seen_next"}
+    model = alone("late", body, loop, outputs, example_inputs=example)
+    assert model.joinable
+    executor = model.executor(max_batch_size=8)
+    rows = {k: {"n": np.array(10 + k), "steps": np.array(room - k)} for k in range(3)}
+    executor.open(0, {0: model.admit(rows[0])}, 1)
+    if company:
+        for k in (1, 2):
+            executor.open(k, {k: model.admit(rows[k])}, 1)
+            executor.merge(0, k)
+    results = {}
+    for _ in range(room):
+        for request in executor.run(0, 0):
+            if request:
+                results.update(executor.leave(0, [request]))
+    results.update(executor.close(0))
+    assert len(results) == (3 if company else 1)
+    for request, result in results.items():
+        matches(result, plain(model, rows[request]))
+
+
 def test_a_row_whose_step_fails_is_named(tmp_path: Path) -> None:
     """The error says which stage; what is thrown away leaves others whole, and the same rows can be run again."""
     loop = Repeat(carry={"n": Carry("n_next", "n")}, trips="steps", trips_max=9, collect=("value",))
@@ -211,6 +244,23 @@ def test_rows_that_cannot_be_joined_go_round_alone(tmp_path: Path) -> None:
         assert np.array_equal(got["h"].reshape(2), plain(model, row)["h"].reshape(2))
 
 
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_a_state_that_is_what_another_was(tmp_path: Path, names: str) -> None:
+    """A body may return an input as it is, for another state: in whichever order the states are declared."""
+    carry = {"a": Carry("b", "a"), "b": Carry("n", "b")}
+    loop = Repeat(carry={name: carry[name] for name in names}, trips="steps", trips_max=9)
+    model = alone("shifting", bodies.shifting(tmp_path / "s.onnx"), loop, {"a": "step.a", "b": "step.b"})
+    assert not model.joinable
+    executor = model.executor(max_batch_size=1)
+    row = {"a": np.array([1, 2], np.float32), "b": np.array([3, 5], np.float32), "steps": np.array(4)}
+    executor.open(0, {0: model.admit(row)}, 1)
+    for _ in range(4):
+        executor.run(0, 0)
+    got, want = executor.close(0)[0], plain(model, row)
+    for name in names:
+        assert np.array_equal(got[name].reshape(2), want[name].reshape(2)), name
+
+
 def test_rows_that_cannot_be_joined_have_shapes_of_their_own(tmp_path: Path) -> None:
     """What such a row collects may have another shape than what others did; but its own steps are stacked."""
     loop = Repeat(carry={"h": Carry("h_next", "h")}, trips="steps", collect=("places",))
@@ -269,3 +319,23 @@ def test_what_is_over_is_let_go_of(tmp_path: Path) -> None:
     executor.shutdown()
     assert stage._emitted is None
     assert executor.memory().buffers_bytes == 0
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_a_value_that_rows_share_may_decide_shapes(tmp_path: Path, looped: bool) -> None:
+    """Memory and tapes are for rows that share the value, too: others make more, or less, of the same shapes."""
+    loop = Repeat(carry={"x": Carry("x_next", "x")}, trips="steps", trips_max=4, collect=("values",))
+    body: Any = lb.load(bodies.largest(tmp_path / "largest.onnx"), cache=False, batch_axes={"x": 0, "k": None})
+    stage = Stage("step", body, {"k": "k"} if looped else {"x": "x", "k": "k"}, loop if looped else None)
+    model = ProgramModel(Program("largest", (stage,), {"values": "step.values"}), {"step": body})
+    assert model.joinable
+    executor = model.executor(max_batch_size=4)
+    steps = {"steps": np.array(2)} if looped else {}
+    for k in (3, 5, 3, 1):
+        rows = {n: {"x": np.array([4, 1, n, 9, 2, 7]), "k": np.array([k]), **steps} for n in range(3)}
+        executor.open(0, {n: model.admit(row) for n, row in rows.items()}, 3)
+        for _ in range(2 if looped else 1):
+            executor.run(0, 0)
+        for n, result in executor.close(0).items():
+            matches(result, plain(model, rows[n]))
+    executor.shutdown()

@@ -58,3 +58,16 @@ def step_example() -> tuple[Tensor, Tensor]:
 def cache_example(room: int) -> tuple[Tensor, Tensor, Tensor]:
     """What `CacheStep` takes."""
     return torch.randn(2, HIDDEN), torch.randn(2, 2, room, HIDDEN // 2), torch.tensor([1, 3])
+
+
+class LateStep(nn.Module):
+    """A body whose state is what it was shown of its cache, in whole numbers: as it was before this step's slice."""
+
+    def forward(self, n: Tensor, keys: Tensor, seen: Tensor) -> dict[str, Tensor]:
+        """n [N], keys [N, room, 1], seen [N, room] -> what is seen next is a view of the cache."""
+        return {"n_next": n + 1 + seen.sum(-1), "key": n[:, None], "seen_next": keys.flatten(1)}
+
+
+def late_example(room: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What `LateStep` takes."""
+    return torch.tensor([1, 5]), torch.ones(2, room, 1, dtype=torch.int64), torch.ones(2, room, dtype=torch.int64)

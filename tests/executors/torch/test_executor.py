@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lazybatch.errors import ExecutionError, InvalidInput, InvariantError
 from lazybatch.executors.torch.model import TorchModel
-from lazybatch.partition.torch.source import output_tensors, to_array
+from lazybatch.partition.tensors import to_array
+from lazybatch.partition.torch.source import output_tensors
 from tests.serving import interleaved, together
 from tests.torch_modules import CASES, Case, alone, fine, load_fine, sound
 

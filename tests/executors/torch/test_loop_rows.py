@@ -54,13 +54,19 @@ def test_a_state_is_the_tensor_that_was_made() -> None:
 
 
 def test_a_state_that_shows_a_cache_becomes_its_own() -> None:
-    """What is written into the cache later must not change it."""
+    """It is what the node saw: slices are written to the cache before the state goes round. What shows no cache,
+    or is read by nodes only, is not copied."""
     store = store_of()
     state = begun(store, 1, 2)
     state.shapes["h"] = (1, 5, 3)
-    step(store, state, state.values["keys"], 7)
+    keys, key = state.values["keys"], torch.full((2, 3), 7.0)
+    made = store.apart(state, ("n", "key", "inner"), (keys, key, keys))
+    assert made[1] is key
+    assert made[2] is keys
+    state.values.update(n=made[0], key=made[1])
+    store.extend(state, "keys", CYCLE.grown["keys"], None, np.array([0, 0]))
     store.again(state)
-    state.values["keys"][:] = 9
+    assert state.values["keys"].any()
     assert not state.values["h"].any()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from torch import nn
 import lazybatch as lb
 from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.executors.torch.model import TorchModel
+from lazybatch.loading import _torch_key
 from lazybatch.partition.cache import CACHE_VARIABLE
 from lazybatch.partition.torch import partition_torch, read_source
+from lazybatch.partition.torch.build import _fingerprint
 from tests.torch_modules import CASES, FINEST_S, Case, Wrapped, fine, load_fine, sound
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -103,6 +106,18 @@ def test_cuts_are_kept_in_the_cache(cache: Path) -> None:
     third = lb.load(module, example_inputs=case.batch(2), preempt_within=FINEST_S)
     assert third.fingerprint != first.fingerprint
     assert len(list(cache.iterdir())) == 2
+
+
+def test_cuts_of_another_device_are_not_taken() -> None:
+    """Costs and proof hold for the kernels of one device: what is kept, and a table's model, are told apart by it."""
+    case = sound("tied")
+    source = read_source(case.module(), case.batch(2))
+    elsewhere = replace(source, leaves=tuple(leaf.to("meta") for leaf in source.leaves))
+    assert (source.device, elsewhere.device) == ("cpu", "meta")
+    cutting = dict.fromkeys(("preempt_within", "batch_axes", "example_inputs", "tolerance"))
+    here, again, there = (_torch_key(one, cutting) for one in (source, source, elsewhere))
+    assert here == again != there
+    assert _fingerprint("graph", "cpu", [1]) != _fingerprint("graph", "cuda", [1])
 
 
 def test_refused_modules_are_kept_too() -> None:

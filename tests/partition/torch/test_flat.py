@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from lazybatch.errors import ExecutionError, ModelError
+from lazybatch.partition.tensors import to_array
 from lazybatch.partition.torch.flat import Flat, flat_of
-from lazybatch.partition.torch.source import read_source, to_array
+from lazybatch.partition.torch.source import read_source
 from tests.torch_modules import CASES, Case, Wrapped, sound
 
 X = torch.randn(4, 6)
