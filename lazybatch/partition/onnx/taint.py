@@ -53,6 +53,8 @@ SHAPE_INPUTS = {
     "CumSum": (1,),
     "SplitToSequence": (1,),
     "SequenceAt": (1,),
+    "DFT": (2,),
+    **dict.fromkeys(REDUCING, (1,)),
 }
 SHAPED_FOR_ALL = frozenset(
     [
@@ -72,6 +74,9 @@ SHAPED_FOR_ALL = frozenset(
         "CumSum",
         "SplitToSequence",
         "SequenceAt",
+        "Trilu",
+        "DFT",
+        *REDUCING,
     ]
 )
 """Operators whose shape input speaks of the axis of the rows as well; from a caller, it is right for one row only."""
