@@ -13,7 +13,7 @@ from typing import Protocol
 from lazybatch.partition.cuts import Cut
 from lazybatch.partition.liveness import Liveness
 from lazybatch.partition.pieces import Boundary, Kind, Piece
-from lazybatch.partition.proof.inner import Walk, boundary_traits
+from lazybatch.partition.proof.inner import Turn, Walk, boundary_traits
 from lazybatch.partition.proof.ports import Port
 from lazybatch.partition.proof.probe import Runner
 from lazybatch.partition.proof.rows import Array, Candidate, Feeds, Recipe, join, make_rows
@@ -51,6 +51,9 @@ class Traced(Protocol):
     def watch(self, names: Sequence[str]) -> tuple[Runner, Mapping[str, str | None]]:
         """A run that returns these values and the outputs, and NumPy's name of the type of each; None where a value
         is no array and can neither be watched nor cross a cut."""
+
+    def turns(self, names: Sequence[str], candidate: Candidate) -> Sequence[Turn]:
+        """Runs of the same values in which branches that callers choose are taken the other way."""
 
     def data(self, candidate: Candidate) -> set[str]:
         """Names that depend on values of batched inputs."""
@@ -103,8 +106,9 @@ class Plan:
         if self.reason is None:
             outputs = [port.name for port in self.graph.outputs]
             data = self.graph.data(self.verdict.candidate)
+            turns = self.graph.turns(list(first), self.verdict.candidate)
             self.evidence, self.traits, self.reason = boundary_traits(
-                self.verdict, run, outputs, self.graph.liveness.steps, walks, data, tolerance
+                self.verdict, run, turns, outputs, self.graph.liveness.steps, walks, data, tolerance
             )
 
     def _thin(self, first: Mapping[str, Array]) -> tuple[Runner, Mapping[str, Array]]:

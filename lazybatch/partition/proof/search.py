@@ -14,7 +14,7 @@ from lazybatch.partition.proof.crowd import crowded, strays
 from lazybatch.partition.proof.inputs import candidates, find_recipes, typical
 from lazybatch.partition.proof.ports import Port
 from lazybatch.partition.proof.probe import Evidence, Runner, probe
-from lazybatch.partition.proof.rows import Array, Candidate, Feeds, Recipe
+from lazybatch.partition.proof.rows import Array, Candidate, Recipe
 
 NO_INPUT = "no input found that the model accepts; pass example_inputs"
 NO_AXIS = "no input has a batch axis: every dimension is fixed"
@@ -69,7 +69,7 @@ def judge(
             recipes = recipes_for(ports, candidate, run, examples, drawn=drawn)
             if not recipes:
                 continue
-            usual = typical(ports, candidate, recipes[-1], _values_of(run))
+            usual = typical(ports, candidate, measured_by(recipes), run)
             if not candidate:
                 fixed = NO_AXIS if batch_axes is None else "batch_axes names no batched input"
                 return Verdict(ports, {}, recipes, usual, None, fixed)
@@ -78,7 +78,9 @@ def judge(
             reason = evidence.reason if reason is None else reason
             if reason is None:
                 traits = {name: evidence.traits[name] for name in outputs}
-                reason = crowded(ports, candidate, recipes[0], run, traits, tolerance)
+                shared = [recipe for recipe in recipes if recipe.examples][1:]
+                crowds = (crowded(ports, candidate, r, run, traits, tolerance) for r in (recipes[0], *shared))
+                reason = next((found for found in crowds if found is not None), None)
                 if reason is None and picks:
                     reason = strays(ports, candidate, recipes[0], run, traits, tolerance)
             verdict = Verdict(ports, candidate, recipes, usual, evidence, reason)
@@ -100,12 +102,13 @@ def recipes_for(
     *,
     drawn: bool,
 ) -> list[Recipe]:
-    """Recipes the model accepts, the one after the examples last; see `judge` for ``drawn``."""
-    found = find_recipes(ports, candidate, _values_of(run), examples)
+    """Recipes the model accepts, those after the examples last; see `judge` for ``drawn``."""
+    found = find_recipes(ports, candidate, run, examples)
     if drawn and examples and found:
-        return [*find_recipes(ports, candidate, _values_of(run), want=1), *found]
+        return [*find_recipes(ports, candidate, run, want=1), *found]
     return found
 
 
-def _values_of(run: Runner) -> Callable[[Feeds], Sequence[Array]]:
-    return lambda feeds: list(run(feeds).values())
+def measured_by(recipes: Sequence[Recipe]) -> Recipe:
+    """The recipe that costs go by: the first example's, else the last."""
+    return next((recipe for recipe in recipes if recipe.examples), recipes[-1])

@@ -18,7 +18,7 @@ from lazybatch.partition.proof.inputs import candidates
 from lazybatch.partition.proof.ports import Port, one_line
 from lazybatch.partition.proof.probe import Evidence
 from lazybatch.partition.proof.rows import Array, Candidate, Recipe
-from lazybatch.partition.proof.search import NO_AXIS, NO_INPUT, Finding, Verdict, judge, recipes_for
+from lazybatch.partition.proof.search import NO_AXIS, NO_INPUT, Finding, Verdict, judge, measured_by, recipes_for
 from lazybatch.partition.proof.traits import close, difference
 from lazybatch.partition.torch.export import Refused, discovered, with_rows
 from lazybatch.partition.torch.flat import Flat, flat_of
@@ -185,7 +185,9 @@ def alone(source: Source, refused: Verdict) -> tuple[Flat, Verdict]:
     gap = refused.evidence.max_abs_diff if refused.evidence else None
     stage = refused.evidence.stage if refused.evidence else 0
     evidence = Evidence(axes, stage, refused.reason, {}, gap, grew)
-    return flat, Verdict(flat.inputs, axes, recipes, recipes[-1] if recipes else None, evidence, refused.reason)
+    return flat, Verdict(
+        flat.inputs, axes, recipes, measured_by(recipes) if recipes else None, evidence, refused.reason
+    )
 
 
 def _grew(source: Source, axes: Candidate) -> dict[str, int] | None:
