@@ -23,6 +23,9 @@ from lazybatch.partition.proof.traits import Trait, same
 LIVE_MAX = 24
 """More live values than this at one place, and merging there would cost more than the cut is worth."""
 WATCH_BYTES_MAX = 128 << 20
+"""What is watched of larger values, at one row: they are of use for cuts, and every probe makes copies of them."""
+SMALL_BYTES = 64 << 10
+"""At one row; values no larger are always watched, wherever they lie: numbers that tie rows together are small."""
 
 Chain = Callable[[Feeds], Mapping[str, Array]]
 """Runs all pieces one after another; returns at least the model's outputs."""
@@ -83,9 +86,9 @@ class Plan:
         self._look(tolerance)
 
     def _look(self, tolerance: float | None) -> None:
-        """Learn types, shapes and traits of all values live at a possible cut."""
+        """Learn types, shapes and traits of all small values, and of the larger ones that are live at possible cuts."""
         given = {port.name for port in self.graph.inputs}
-        names = dict.fromkeys(name for k in self.places for name in self.live[k] if name not in given)
+        names = dict.fromkeys(name for live in self.live for name in live if name not in given)
         walks = self.graph.walks() if self.reason is None else ()
         names.update((walk.over, None) for walk in walks if walk.over not in given)
         run, types = self.graph.watch(list(names))
@@ -100,8 +103,11 @@ class Plan:
         feeds = self.feeds(self.verdict.recipes[0], 1)
         first: Mapping[str, Array] = run(feeds)
         self.sizes = {name: value.nbytes for name, value in {**feeds, **first}.items()}
-        if sum(self.sizes.values()) > WATCH_BYTES_MAX:
-            run, first = self._thin(first)
+        kept = self._affordable({name: self.sizes[name] for name in first})
+        kept.update(walk.over for walk in walks)
+        if len(kept.intersection(first)) < len(first):
+            first = {name: value for name, value in first.items() if name in kept}
+            run, _ = self.graph.watch(list(first))
         self._record(run, first)
         if self.reason is None:
             outputs = [port.name for port in self.graph.outputs]
@@ -111,12 +117,23 @@ class Plan:
                 self.verdict, run, turns, outputs, self.graph.liveness.steps, walks, data, tolerance
             )
 
-    def _thin(self, first: Mapping[str, Array]) -> tuple[Runner, Mapping[str, Array]]:
-        """Watch fewer places where values are large, spread over the graph: one long stretch without a cut is one node.
+    def _affordable(self, sizes: Mapping[str, int]) -> set[str]:
+        """What is watched of these values: all that is small, and all else if it is not too much."""
+        large = {name: size for name, size in sizes.items() if size > SMALL_BYTES}
+        small = set(sizes).difference(large)
+        if sum(large.values()) <= WATCH_BYTES_MAX:
+            return set(sizes)
+        crossing = {name for k in self.places for name in self.live[k]}
+        if sum(size for name, size in large.items() if name in crossing) > WATCH_BYTES_MAX:
+            crossing = self._thinned(large)
+        return small | crossing
+
+    def _thinned(self, large: Mapping[str, int]) -> set[str]:
+        """Keep fewer places where values are large, spread over the graph: one long stretch without a cut is one node.
 
         Ever shorter stretches are offered their place with the least bytes alive, until no more fit.
         """
-        weigh = {k: sum(self.sizes.get(name, 0) for name in self.live[k]) for k in self.places}
+        weigh = {k: sum(large.get(name, 0) for name in self.live[k]) for k in self.places}
         kept: set[int] = set()
         names: set[str] = set()
         stretches = 1
@@ -127,15 +144,14 @@ class Plan:
             for k in sorted(self.places, key=weigh.__getitem__):
                 lightest.setdefault(k // width, k)
             for stretch, k in lightest.items():  # in order of weight
-                more = names | {name for name in self.live[k] if name in first}
-                if stretch in covered or (kept and sum(self.sizes.get(name, 0) for name in more) > WATCH_BYTES_MAX):
+                more = names.union(self.live[k])
+                if stretch in covered or (kept and sum(large.get(name, 0) for name in more) > WATCH_BYTES_MAX):
                     continue
                 kept.add(k)
                 names = more
             stretches *= 2
         self.places = sorted(kept)
-        run, _ = self.graph.watch([name for name in first if name in names])
-        return run, {name: value for name, value in first.items() if name in names}
+        return names
 
     def _record(self, run: Runner, first: Mapping[str, Array]) -> None:
         """Ranks, and shapes at two recipes: in-place writing needs equal shapes in every run."""
