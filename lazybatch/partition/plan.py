@@ -6,7 +6,7 @@ Must not know: any framework, how values were proved, how cuts are chosen among 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,6 +75,7 @@ class Plan:
         self.places = [k for k, names in enumerate(self.live) if len(names) <= LIVE_MAX]
         self.sizes: dict[str, int] = {}
         self.traits: Mapping[str, Trait] = {}
+        self.varied = False
         self.shapes: dict[str, Shape] = {
             port.name: Shape(port.dtype, None if port.dims is None else len(port.dims))
             for port in (*graph.inputs, *graph.outputs)
@@ -105,6 +106,7 @@ class Plan:
         self.sizes = {name: value.nbytes for name, value in {**feeds, **first}.items()}
         kept = self._affordable({name: self.sizes[name] for name in first})
         kept.update(walk.over for walk in walks)
+        kept.update(port.name for port in self.graph.outputs)
         if len(kept.intersection(first)) < len(first):
             first = {name: value for name, value in first.items() if name in kept}
             run, _ = self.graph.watch(list(first))
@@ -154,16 +156,29 @@ class Plan:
         return names
 
     def _record(self, run: Runner, first: Mapping[str, Array]) -> None:
-        """Ranks, and shapes at two recipes: in-place writing needs equal shapes in every run."""
-        seen = [first]
-        if len(self.verdict.recipes) > 1:
-            seen.append(run(self.feeds(self.verdict.recipes[1], 1)))
+        """Ranks, and shapes at all sizes that the model is seen to take: in-place writing needs equal shapes in every
+        run."""
+        recipes = self.verdict.recipes
+        seen = [first, *(run(self.feeds(other, 1)) for other in recipes[1:] if other.sizes != recipes[0].sizes)]
+        if self.reason is None:
+            seen.extend(self._resized(run))
+        self.varied = len(seen) > 1
         for name in first:
             shapes = tuple(values[name].shape for values in seen if name in values)
             ranks = {len(shape) for shape in shapes}
             self.shapes[name] = Shape(self.shapes[name].dtype, ranks.pop() if len(ranks) == 1 else None, shapes)
             if self.reason is not None:
                 self.shapes[name] = Shape(self.shapes[name].dtype, None, shapes)
+
+    def _resized(self, run: Runner) -> Iterator[Mapping[str, Array]]:
+        """Runs with one size changed: sizes that examples have, or that were tried together, are equal by chance."""
+        recipe, rows = self.verdict.recipes[0], self._row_symbols()
+        for symbol, size in recipe.sizes.items():
+            for other in {1, 2 * size} - {size} if symbol not in rows else ():
+                try:
+                    yield run(self.feeds(Recipe({**recipe.sizes, symbol: other}, recipe.ranges), 1))
+                except Exception:  # the model does not take this size
+                    continue
 
     def feeds(self, recipe: Recipe, rows: int) -> Feeds:
         """Inputs of so many rows, batch axes included."""
@@ -221,12 +236,15 @@ class Plan:
         dtype, trait = self.shapes[name].dtype, self.traits.get(name)
         if self.reason is not None or trait is None:
             return Boundary(name, dtype, Kind.OPAQUE)
-        dims = trait.dims
-        loose = any(isinstance(d, str) for port in self.verdict.ports for d in port.dims or ())
-        if dims is not None and loose and len(self.verdict.recipes) < 2:
-            free = {d for r in self.verdict.recipes for d in r.sizes} - set(self._row_symbols())
-            dims = None if free else dims
-        return Boundary(name, dtype, trait.kind, trait.axis, dims, trait.unit, trait.proportional)
+        dims, unit, seen = trait.dims, trait.unit, self.shapes[name].seen
+        loose = any(set(recipe.sizes).difference(self._row_symbols()) for recipe in self.verdict.recipes)
+        if dims is not None:
+            same_rank = not loose or (self.varied and all(len(shape) == len(dims) for shape in seen))
+            dims = tuple(_constant(dim, k, seen) for k, dim in enumerate(dims)) if same_rank else None
+        if trait.axis is not None and loose:
+            returned = any(port.name == name for port in self.graph.outputs)
+            unit = unit and (self.varied or returned) and all(shape[trait.axis] == 1 for shape in seen)
+        return Boundary(name, dtype, trait.kind, trait.axis, dims, unit, trait.proportional)
 
     def _row_symbols(self) -> list[str]:
         found = []
@@ -252,3 +270,8 @@ class Plan:
         if axis is None or any(len(shape) <= axis or shape[axis] != 1 for shape in self.shapes[name].seen):
             return Boundary(name, port.dtype, Kind.OPAQUE, None, dims)
         return Boundary(name, port.dtype, Kind.ROWS, axis, dims)
+
+
+def _constant(dim: int | None, axis: int, seen: Sequence[tuple[int, ...]]) -> int | None:
+    """A size that holds in all runs; None where it does not."""
+    return dim if all(shape[axis] == seen[0][axis] for shape in seen) else None

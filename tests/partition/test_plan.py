@@ -107,3 +107,14 @@ def test_small_values_prove_where_others_are_large(tmp_path: Path, monkeypatch: 
     plan = planned(text_model(text.replace("{ g =", f"{{ {head} g =")), tmp_path)
     assert plan.reason is not None
     assert plan.reason.startswith("operator ReduceMax (makes 'm') ties rows together")
+
+
+def test_sizes_are_tried_one_by_one(tmp_path: Path) -> None:
+    """Two free lengths that were tried together are told apart, and what is known of a value holds for both."""
+    text = """g (float[N,S,8] s, float[N,T,8] x) => (float[N,U,8] y)
+    { a = Tanh(s) b = Relu(x) d = Add(a, b) y = Neg(d) }"""
+    plan = planned(text_model(text), tmp_path)
+    assert plan.reason is None
+    assert plan.shapes["a"].seen != plan.shapes["d"].seen
+    assert plan.shapes["b"].seen != plan.shapes["d"].seen
+    assert plan.boundaries([])["y"].dims == (None, None, 8)
