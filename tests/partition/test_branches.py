@@ -105,3 +105,18 @@ def test_choices_that_rows_have_no_part_in_are_let_be() -> None:
                          else_branch = e () => (float[4] q) { q = Identity(s) }> y = Add(x, c) }"""
     ).graph
     assert list(turned(graph, spread(graph, ["x"]))) == []
+
+
+def test_a_choice_inside_a_loop_is_turned_as_well(tmp_path: Path) -> None:
+    """Its condition is made in the loop's body, where no run shows it: the other branch is run all the same."""
+    text = """g (float[N,4] x, bool flag) => (float[N,4] y)
+    <int64 k = {2}, bool on = {1}, int64[1] a = {0}, int64[1] b = {1}> { y = Loop (k, on, x) <
+    body = l (int64 i, bool p, float[N,4] v) => (bool q, float[N,4] w)
+    { q = Identity(p) c = Not(flag) w = If (c) <
+      then_branch = t () => (float[N,4] r) { r = Neg(v) },
+      else_branch = e () => (float[N,4] s) { f = OTHER s = Sub(v, f) }> }> }"""
+    for other, joins in (("Slice(v, a, b)", False), ("Slice(v, a, b, b)", True)):
+        folder = tmp_path / str(joins)
+        folder.mkdir()
+        partition = cut(text.replace("OTHER", other), folder, example_inputs=flagged(False))
+        assert partition.joinable is joins, partition.reason

@@ -18,8 +18,8 @@ from lazybatch.partition.onnx.taint import Marks
 
 
 class Turned(NamedTuple):
-    """A copy of a graph that goes other ways. node: the first If that does. flags: all conditions that are negated;
-    those of inner graphs cannot be looked at in a run (``hidden``)."""
+    """A copy of a graph that goes other ways. node: the first If that does. flags: all conditions that are negated.
+    hidden: whether a run of the graph that shows all its values does not show which branches are taken."""
 
     graph: onnx.GraphProto
     node: onnx.NodeProto
@@ -32,6 +32,7 @@ def turned(graph: onnx.GraphProto, marks: Marks) -> Iterator[Turned]:
 
     An If within another's branch is turned with it and without it: each depth is turned, and every set of depths.
     """
+    shown = {value.name for value in graph.input}.union(*(node.output for node in graph.node))
     depths = _depth(graph, marks)
     for count in range(1, depths + 1):
         for levels in itertools.combinations(range(depths), count):
@@ -40,7 +41,7 @@ def turned(graph: onnx.GraphProto, marks: Marks) -> Iterator[Turned]:
             found: list[onnx.NodeProto] = []
             _turn(copy, marks, frozenset(levels), 0, found)
             flags = tuple(dict.fromkeys(node.input[0] for node in found))
-            yield Turned(copy, found[0], flags, hidden=levels != (0,))
+            yield Turned(copy, found[0], flags, hidden=levels != (0,) or not shown.issuperset(flags))
 
 
 def _chosen(node: onnx.NodeProto, marks: Marks) -> bool:
