@@ -40,7 +40,9 @@ class Boundary:
     owns several, a caller gets its share with the axis kept, as a single run gives it.
     proportional: for SIZE, per element in flat order: whether the element is a fixed multiple of the number of rows
     (True) or does not depend on it (False). So a value seen at n rows gives the value at any other number of rows.
-    dims: declared shape where known: an int, or None where it varies (batch axis included); None if rank is unknown.
+    dims: an int per dimension, or None where it varies (batch axis included); None if nothing is known. Of the model's
+    inputs, and of outputs where rows may not join, as declared; of every other tensor as seen at all sizes that were
+    tried.
     """
 
     name: str

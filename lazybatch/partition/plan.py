@@ -6,14 +6,14 @@ Must not know: any framework, how values were proved, how cuts are chosen among 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from lazybatch.partition.cuts import Cut
 from lazybatch.partition.liveness import Liveness
 from lazybatch.partition.pieces import Boundary, Kind, Piece
-from lazybatch.partition.proof.inner import Walk, boundary_traits
+from lazybatch.partition.proof.inner import Turn, Walk, boundary_traits
 from lazybatch.partition.proof.ports import Port
 from lazybatch.partition.proof.probe import Runner
 from lazybatch.partition.proof.rows import Array, Candidate, Feeds, Recipe, join, make_rows
@@ -23,6 +23,9 @@ from lazybatch.partition.proof.traits import Trait, same
 LIVE_MAX = 24
 """More live values than this at one place, and merging there would cost more than the cut is worth."""
 WATCH_BYTES_MAX = 128 << 20
+"""What is watched of larger values, at one row: they are of use for cuts, and every probe makes copies of them."""
+SMALL_BYTES = 64 << 10
+"""At one row; values no larger are always watched, wherever they lie: numbers that tie rows together are small."""
 
 Chain = Callable[[Feeds], Mapping[str, Array]]
 """Runs all pieces one after another; returns at least the model's outputs."""
@@ -52,6 +55,9 @@ class Traced(Protocol):
         """A run that returns these values and the outputs, and NumPy's name of the type of each; None where a value
         is no array and can neither be watched nor cross a cut."""
 
+    def turns(self, names: Sequence[str], candidate: Candidate) -> Sequence[Turn]:
+        """Runs of the same values in which branches that callers choose are taken the other way."""
+
     def data(self, candidate: Candidate) -> set[str]:
         """Names that depend on values of batched inputs."""
 
@@ -69,6 +75,7 @@ class Plan:
         self.places = [k for k, names in enumerate(self.live) if len(names) <= LIVE_MAX]
         self.sizes: dict[str, int] = {}
         self.traits: Mapping[str, Trait] = {}
+        self.varied = False
         self.shapes: dict[str, Shape] = {
             port.name: Shape(port.dtype, None if port.dims is None else len(port.dims))
             for port in (*graph.inputs, *graph.outputs)
@@ -80,9 +87,9 @@ class Plan:
         self._look(tolerance)
 
     def _look(self, tolerance: float | None) -> None:
-        """Learn types, shapes and traits of all values live at a possible cut."""
+        """Learn types, shapes and traits of all small values, and of the larger ones that are live at possible cuts."""
         given = {port.name for port in self.graph.inputs}
-        names = dict.fromkeys(name for k in self.places for name in self.live[k] if name not in given)
+        names = dict.fromkeys(name for live in self.live for name in live if name not in given)
         walks = self.graph.walks() if self.reason is None else ()
         names.update((walk.over, None) for walk in walks if walk.over not in given)
         run, types = self.graph.watch(list(names))
@@ -97,22 +104,38 @@ class Plan:
         feeds = self.feeds(self.verdict.recipes[0], 1)
         first: Mapping[str, Array] = run(feeds)
         self.sizes = {name: value.nbytes for name, value in {**feeds, **first}.items()}
-        if sum(self.sizes.values()) > WATCH_BYTES_MAX:
-            run, first = self._thin(first)
+        kept = self._affordable({name: self.sizes[name] for name in first})
+        kept.update(walk.over for walk in walks)
+        kept.update(port.name for port in self.graph.outputs)
+        if len(kept.intersection(first)) < len(first):
+            first = {name: value for name, value in first.items() if name in kept}
+            run, _ = self.graph.watch(list(first))
         self._record(run, first)
         if self.reason is None:
             outputs = [port.name for port in self.graph.outputs]
             data = self.graph.data(self.verdict.candidate)
+            turns = self.graph.turns(list(first), self.verdict.candidate)
             self.evidence, self.traits, self.reason = boundary_traits(
-                self.verdict, run, outputs, self.graph.liveness.steps, walks, data, tolerance
+                self.verdict, run, turns, outputs, self.graph.liveness.steps, walks, data, tolerance
             )
 
-    def _thin(self, first: Mapping[str, Array]) -> tuple[Runner, Mapping[str, Array]]:
-        """Watch fewer places where values are large, spread over the graph: one long stretch without a cut is one node.
+    def _affordable(self, sizes: Mapping[str, int]) -> set[str]:
+        """What is watched of these values: all that is small, and all else if it is not too much."""
+        large = {name: size for name, size in sizes.items() if size > SMALL_BYTES}
+        small = set(sizes).difference(large)
+        if sum(large.values()) <= WATCH_BYTES_MAX:
+            return set(sizes)
+        crossing = {name for k in self.places for name in self.live[k]}
+        if sum(size for name, size in large.items() if name in crossing) > WATCH_BYTES_MAX:
+            crossing = self._thinned(large)
+        return small | crossing
+
+    def _thinned(self, large: Mapping[str, int]) -> set[str]:
+        """Keep fewer places where values are large, spread over the graph: one long stretch without a cut is one node.
 
         Ever shorter stretches are offered their place with the least bytes alive, until no more fit.
         """
-        weigh = {k: sum(self.sizes.get(name, 0) for name in self.live[k]) for k in self.places}
+        weigh = {k: sum(large.get(name, 0) for name in self.live[k]) for k in self.places}
         kept: set[int] = set()
         names: set[str] = set()
         stretches = 1
@@ -123,27 +146,39 @@ class Plan:
             for k in sorted(self.places, key=weigh.__getitem__):
                 lightest.setdefault(k // width, k)
             for stretch, k in lightest.items():  # in order of weight
-                more = names | {name for name in self.live[k] if name in first}
-                if stretch in covered or (kept and sum(self.sizes.get(name, 0) for name in more) > WATCH_BYTES_MAX):
+                more = names.union(self.live[k])
+                if stretch in covered or (kept and sum(large.get(name, 0) for name in more) > WATCH_BYTES_MAX):
                     continue
                 kept.add(k)
                 names = more
             stretches *= 2
         self.places = sorted(kept)
-        run, _ = self.graph.watch([name for name in first if name in names])
-        return run, {name: value for name, value in first.items() if name in names}
+        return names
 
     def _record(self, run: Runner, first: Mapping[str, Array]) -> None:
-        """Ranks, and shapes at two recipes: in-place writing needs equal shapes in every run."""
-        seen = [first]
-        if len(self.verdict.recipes) > 1:
-            seen.append(run(self.feeds(self.verdict.recipes[1], 1)))
+        """Ranks, and shapes at all sizes that the model is seen to take: in-place writing needs equal shapes in every
+        run."""
+        recipes = self.verdict.recipes
+        seen = [first, *(run(self.feeds(other, 1)) for other in recipes[1:] if other.sizes != recipes[0].sizes)]
+        if self.reason is None:
+            seen.extend(self._resized(run))
+        self.varied = len(seen) > 1
         for name in first:
             shapes = tuple(values[name].shape for values in seen if name in values)
             ranks = {len(shape) for shape in shapes}
             self.shapes[name] = Shape(self.shapes[name].dtype, ranks.pop() if len(ranks) == 1 else None, shapes)
             if self.reason is not None:
                 self.shapes[name] = Shape(self.shapes[name].dtype, None, shapes)
+
+    def _resized(self, run: Runner) -> Iterator[Mapping[str, Array]]:
+        """Runs with one size changed: sizes that examples have, or that were tried together, are equal by chance."""
+        recipe, rows = self.verdict.recipes[0], self._row_symbols()
+        for symbol, size in recipe.sizes.items():
+            for other in {1, 2 * size} - {size} if symbol not in rows else ():
+                try:
+                    yield run(self.feeds(Recipe({**recipe.sizes, symbol: other}, recipe.ranges), 1))
+                except Exception:  # the model does not take this size
+                    continue
 
     def feeds(self, recipe: Recipe, rows: int) -> Feeds:
         """Inputs of so many rows, batch axes included."""
@@ -201,12 +236,15 @@ class Plan:
         dtype, trait = self.shapes[name].dtype, self.traits.get(name)
         if self.reason is not None or trait is None:
             return Boundary(name, dtype, Kind.OPAQUE)
-        dims = trait.dims
-        loose = any(isinstance(d, str) for port in self.verdict.ports for d in port.dims or ())
-        if dims is not None and loose and len(self.verdict.recipes) < 2:
-            free = {d for r in self.verdict.recipes for d in r.sizes} - set(self._row_symbols())
-            dims = None if free else dims
-        return Boundary(name, dtype, trait.kind, trait.axis, dims, trait.unit, trait.proportional)
+        dims, unit, seen = trait.dims, trait.unit, self.shapes[name].seen
+        loose = any(set(recipe.sizes).difference(self._row_symbols()) for recipe in self.verdict.recipes)
+        if dims is not None:
+            same_rank = not loose or (self.varied and all(len(shape) == len(dims) for shape in seen))
+            dims = tuple(_constant(dim, k, seen) for k, dim in enumerate(dims)) if same_rank else None
+        if trait.axis is not None and loose:
+            returned = any(port.name == name for port in self.graph.outputs)
+            unit = unit and (self.varied or returned) and all(shape[trait.axis] == 1 for shape in seen)
+        return Boundary(name, dtype, trait.kind, trait.axis, dims, unit, trait.proportional)
 
     def _row_symbols(self) -> list[str]:
         found = []
@@ -232,3 +270,8 @@ class Plan:
         if axis is None or any(len(shape) <= axis or shape[axis] != 1 for shape in self.shapes[name].seen):
             return Boundary(name, port.dtype, Kind.OPAQUE, None, dims)
         return Boundary(name, port.dtype, Kind.ROWS, axis, dims)
+
+
+def _constant(dim: int | None, axis: int, seen: Sequence[tuple[int, ...]]) -> int | None:
+    """A size that holds in all runs; None where it does not."""
+    return dim if all(shape[axis] == seen[0][axis] for shape in seen) else None

@@ -123,28 +123,40 @@ def _choices() -> list[Any]:
     "If",
     "example_inputs",
     "Slice",
+    "ReduceMean",
+    "ReduceSum",
+    "DFT",
+    "Trilu",
     "'y'",
     expand=("expand",),
     reshape=("reshape",),
     axis=("axis",),
+    mean=("mean",),
+    total=("total",),
+    spectrum=("spectrum",),
+    triangle=("triangle",),
     slice=("slice",),
     branch=("branch",),
     choice=("choice",),
 )
 def callers_say_how(kind: str) -> Made:
     """A shape, an axis, bounds or a choice given by the caller decide whether rows stay apart: some values mix them."""
-    x, y = value("x", F32, ["N", 4]), value("y", F32, None)
-    x1 = value("x", F32, ["N", 1, 4])
+    y = value("y", F32, None)
     how = value("how", I64, [3] if kind in ("expand", "reshape") else [1])
     nodes, given, consts = {
         "expand": ([op("Tanh", "x", "a"), op("Expand", "a how", "y")], [3, 1, 4], {}),
         "reshape": ([op("Tanh", "x", "a"), op("Reshape", "a how", "y")], [1, 2, 2], {}),
         "axis": ([op("Squeeze", "how zero", "axis"), op("CumSum", "x axis", "y")], [0], {"zero": [0]}),
+        "mean": ([op("ReduceMean", "x how", "m"), op("Sub", "x m", "y")], [0], {}),
+        "total": ([op("ReduceSum", "x how", "m"), op("Sub", "x m", "y")], [0], {}),
+        "spectrum": ([op("Squeeze", "how zero", "axis"), op("DFT", "x _ axis", "y")], [0], {"zero": [0]}),
+        "triangle": ([op("Squeeze", "how zero", "k"), op("Trilu", "x k", "y")], [0], {"zero": [0]}),
         "slice": ([op("Slice", "x how ends axes", "y")], [0], {"ends": [1], "axes": [0]}),
         "branch": (_branches(), [1], {"zero": [0], "nought": 0}),
         "choice": (_choices(), [1], {"zero": [0]}),
     }[kind]
     made = [const(name, array) for name, array in consts.items()]
-    model = build(nodes, [x1 if kind == "expand" else x, how], [y], made)
-    shape = (1, 4) if kind == "expand" else (4,)
+    shape = {"expand": (1, 4), "spectrum": (4, 1)}.get(kind, (4,))
+    opset = {"mean": 18, "spectrum": 20}.get(kind, 17)
+    model = build(nodes, [value("x", F32, ["N", *shape]), how], [y], made, opset=opset)
     return model, [{**feeds, "how": np.array(given)} for feeds in rows(3, *shape)], {"x": 0}

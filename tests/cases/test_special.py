@@ -196,3 +196,37 @@ def test_integers_as_wide_as_they_are(tmp_path: Path) -> None:
     big = np.array([2**62 + 1, -(2**60) - 3])
     for answer in serving.together(model, [{"x": big}, {"x": big - 5}])[:1]:
         np.testing.assert_array_equal(answer["y"], big + 1)
+
+
+@pytest.mark.parametrize("example", [True, False])
+def test_lengths_that_are_equal_by_chance(example: bool, tmp_path: Path) -> None:
+    """An operand that is added to every step has the sum's shape at one step only: it is never written over.
+
+    Seen equal where the only example has one step, and where two free lengths were tried together.
+    """
+    nodes = [op("Tanh", "s", "a"), op("Relu", "x", "b"), op("Add", "a b", "d"), op("Neg", "d", "y")]
+    inputs = [value("s", F32, ["N", 1 if example else "S", 64]), value("x", F32, ["N", "T", 64])]
+    proto = build(nodes, inputs, [value("y", F32, ["N", "U", 64])])
+    given = {"example_inputs": {"s": floats(1, 1, 64), "x": floats(2, 1, 64)}} if example else {}
+    path = save(proto, tmp_path / "m.onnx")
+    model = load_fine(path, **given)
+    assert len(model.graph) == 4
+    singles = [{"s": floats(k, 1, 64), "x": floats(k + 9, 5, 64)} for k in range(3)]
+    whole = Whole(path)
+    with lb.LazyBatcher(model, policy="graph", max_batch_size=4, max_delay=0.05) as batcher:
+        for _ in range(3):
+            for got, single in zip(batcher.predict_batch(singles), singles, strict=True):
+                want = whole.run({name: array[None] for name, array in single.items()})["y"][0]
+                np.testing.assert_array_equal(got["y"], want)
+
+
+def test_a_row_owns_as_many_indices_as_it_has_steps(tmp_path: Path) -> None:
+    """Steps flattened into the batch's axis: an example of one step does not make every row one index."""
+    nodes = [op("Reshape", "x flat", "h"), op("Neg", "h", "k"), op("Shape", "x", "s"), op("Reshape", "k s", "y")]
+    shape = ["N", "T", 8]
+    proto = build(nodes, [value("x", F32, shape)], [value("y", F32, shape)], [const("flat", [-1, 8])])
+    model = load_fine(save(proto, tmp_path / "m.onnx"), example_inputs={"x": floats(1, 1, 8)})
+    assert len(model.graph) > 1
+    singles = [{"x": floats(k, 5, 8)} for k in range(3)]
+    for got, single in zip(serving.together(model, singles), singles, strict=True):
+        np.testing.assert_array_equal(got["y"], -single["x"])

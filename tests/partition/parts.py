@@ -15,12 +15,12 @@ from onnx import parser
 from lazybatch.partition.onnx import partition_onnx
 from lazybatch.partition.pieces import Partition
 
-HEAD = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>\n'
+HEAD = '<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1]>\n'
 
 
-def text_model(text: str) -> onnx.ModelProto:
-    """A model from the text of its graph, at opset 17."""
-    return parser.parse_model(HEAD + text)
+def text_model(text: str, opset: int = 17) -> onnx.ModelProto:
+    """A model from the text of its graph."""
+    return parser.parse_model(HEAD.format(opset=opset) + text)
 
 
 def cut(model: onnx.ModelProto | str, folder: Path, **options: Any) -> Partition:

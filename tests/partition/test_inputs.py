@@ -97,6 +97,16 @@ def test_examples_overrule_the_search() -> None:
         assert recipe.ranges == {"k": (5, 9)}
 
 
+def test_requests_that_never_share_a_batch_are_recipes_of_their_own() -> None:
+    """Examples whose unbatched inputs differ are told apart; those that agree stay one recipe, in the order given."""
+    made = symbolic([Port("x", "float32", ("N", 2)), Port("flag", "int64", ())])
+    examples = {"x": [np.full(2, k, np.float32) for k in range(3)], "flag": [np.array(k) for k in (0, 1, 0)]}
+    first, second = find_recipes(made, {"x": 0}, lambda feeds: list(feeds.values()), examples)
+    assert [len(recipe.examples["x"]) for recipe in (first, second)] == [2, 1]
+    assert [int(recipe.examples["flag"][0]) for recipe in (first, second)] == [0, 1]
+    assert first.ranges == second.ranges == {"flag": (0, 1)}
+
+
 def test_bad_examples_are_named() -> None:
     """A missing input or a wrong number of dimensions is the caller's fault, by name."""
     made = symbolic([Port("x", "float32", ("N", "W"))])

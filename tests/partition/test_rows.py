@@ -23,6 +23,17 @@ def test_joining_appends_rows(count: int, seed: int, axis: int) -> None:
         assert np.array_equal(part, rows[k]["x"])
 
 
+def test_even_seeds_take_examples_as_they_are() -> None:
+    """Whatever recipe they belong to, examples are probed as given before they are shuffled."""
+    made = symbolic([Port("x", "float32", ("N", 8)), Port("t", "float32", (8,))])
+    given = {"x": [np.arange(8, dtype=np.float32)], "t": [np.arange(8, dtype=np.float32)]}
+    for seed, as_given in ((0, True), (1, False), (2, True), (3, False)):
+        shared, rows = make_rows(made, {"x": 0}, Recipe({"N": 1}, examples=given), 2, seed)
+        assert np.array_equal(rows[0]["x"][0], given["x"][0]) is as_given
+        assert np.array_equal(shared["t"], given["t"][0]) is as_given
+        assert not np.array_equal(rows[1]["x"][0], given["x"][0])
+
+
 def test_poisons_keep_shape_and_type() -> None:
     """A poisoned row has the shape and type of the row it replaces, and other values."""
     made = symbolic(

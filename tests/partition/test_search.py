@@ -15,7 +15,7 @@ from lazybatch.partition.proof.traits import Outcome
 PORTS = (Port("x", "float32", ("n", 12)), Port("k", "int64", ("n",)))
 
 
-NOTHING = Finding(None, False)
+NOTHING = Finding()
 
 
 def verdict(function: Callable[[Array, Array], Array], finding: Finding = NOTHING, **options: object) -> Verdict:
@@ -51,14 +51,39 @@ def test_wild_indices_are_tried_where_rows_are_picked() -> None:
         return x.reshape(-1)[at][:, None]
 
     assert verdict(picks).reason is None
-    found = verdict(picks, Finding(None, True))
+    found = verdict(picks, Finding(picks=True))
     assert found.reason is not None
     assert "fails alone" in found.reason
 
 
 def test_what_operators_say_comes_first() -> None:
     """A refusal for an operator is the reason, whatever runs show."""
-    assert verdict(lambda x, k: x, Finding("operator so and so", False)).reason == "operator so and so"
+    assert verdict(lambda x, k: x, Finding(["operator so and so", "operator such"])).reason == "operator so and so"
+
+
+def test_what_is_said_in_which_order() -> None:
+    """A scale of the whole tensor unless there is a tolerance, then what runs show, then what is dear to look at."""
+    scale = Finding(scales=["operator scale"], data={"y"}, further=lambda: "further")
+    assert verdict(lambda x, k: x - x.mean(0), scale).reason == "operator scale; pass tolerance to allow it"
+    assert verdict(lambda x, k: x, scale, tolerance=0.1).reason == "further"
+    mixed = verdict(lambda x, k: x - x.mean(0), Finding(further=lambda: "further")).reason
+    assert mixed is not None
+    assert mixed.startswith("output 'y'")
+
+
+def test_an_output_that_is_the_same_for_ordinary_rows() -> None:
+    """What may depend on rows, yet has no axis for them, is refused; what cannot, is everybody's."""
+
+    def run(feeds: Feeds) -> Outcome:
+        return {"y": feeds["x"], "z": np.zeros(3)}
+
+    def judged(*data: str) -> str | None:
+        finding = Finding(data=data)
+        options = {"batch_axes": None, "examples": None, "tolerance": None}
+        return judge([PORTS], ["y", "z"], run, lambda *_: finding, **options).reason  # type: ignore[arg-type]
+
+    assert judged("y") is None
+    assert judged("y", "z") == "output 'z' has no axis for the rows, yet may depend on their values"
 
 
 def test_examples_and_drawn_rows() -> None:

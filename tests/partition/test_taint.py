@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from lazybatch.partition.onnx.taint import inlined, spread
-from tests.partition.parts import text_model
+from tests.partition.parts import cut, text_model
 
 
 def test_shape_turns_data_into_size() -> None:
@@ -103,3 +106,45 @@ def _noisy() -> object:
         [helper.make_node("RandomNormalLike", ["a"], ["r"]), helper.make_node("Add", ["a", "r"], ["b"])],
         [helper.make_opsetid("", 17)],
     )
+
+
+AXES_GIVEN = {
+    "ReduceMean": (
+        18,
+        "g (float[N,4] x, int64[1] k) => (float[N,4] y) { m = ReduceMean<keepdims=1>(x, k) y = Sub(x, m) }",
+    ),
+    "ReduceSum": (
+        13,
+        "g (float[N,4] x, int64[1] k) => (float[N,4] y) { m = ReduceSum<keepdims=1>(x, k) y = Sub(x, m) }",
+    ),
+    "ReduceL2": (18, "g (float[N,4] x, int64[1] k) => (float[N,4] y) { m = ReduceL2<keepdims=1>(x, k) y = Sub(x, m) }"),
+    "DFT": (20, "g (float[N,4,1] x, int64 k) => (float[N,4,2] y) { y = DFT(x, , k) }"),
+}
+
+
+@pytest.mark.parametrize("operator", AXES_GIVEN)
+def test_axes_from_the_caller_may_be_the_rows(operator: str, tmp_path: Path) -> None:
+    """An example that works along the features says nothing of a caller who works along the batch."""
+    opset, text = AXES_GIVEN[operator]
+    shape = (4, 1) if operator == "DFT" else (4,)
+    axis = np.array(1) if operator == "DFT" else np.array([1])
+    partition = cut(text_model(text, opset), tmp_path, example_inputs={"x": np.ones(shape, np.float32), "k": axis})
+    assert partition.reason is not None
+    assert partition.reason.startswith(f"operator {operator} (makes ")
+    assert "('k') from the caller" in partition.reason
+
+
+def test_a_callers_diagonal_may_cut_through_the_rows(tmp_path: Path) -> None:
+    """Trilu on a batch of vectors counts its diagonal in rows; one far away shows nothing of it."""
+    text = "g (float[N,4] x, int64 k) => (float[N,4] y) { y = Trilu<upper=1>(x, k) }"
+    examples = {"x": np.ones(4, np.float32), "k": np.array(-100)}
+    partition = cut(text, tmp_path, example_inputs=examples)
+    assert partition.reason is not None
+    assert partition.reason.startswith("operator Trilu (makes 'y') takes a shape or bound ('k') from the caller")
+
+
+def test_axes_that_the_model_fixes_may_join(tmp_path: Path) -> None:
+    """Axes and diagonals that are the model's own are judged by what they do."""
+    text = """g (float[N,4,4] x) => (float[N,4] y) <int64[1] k = {2}, int64 d = {0}>
+    { t = Trilu(x, d) y = ReduceSum<keepdims=0>(t, k) }"""
+    assert cut(text, tmp_path).reason is None

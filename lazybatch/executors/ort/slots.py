@@ -124,5 +124,11 @@ class _Seats:
 
 
 def _alike(one: Boundary, other: Boundary) -> bool:
-    """Whether two tensors that are equal in shape at one row are so at any number: both grow alike, or neither does."""
-    return (one.kind, one.axis, one.unit) == (other.kind, other.axis, other.unit)
+    """Whether two tensors that were equal in shape at one row are so at any number and any size: both grow alike, or
+    neither does, and what is known of their sizes is the same."""
+    return one.dims is not None and (one.kind, one.axis, one.unit, one.dims) == (
+        other.kind,
+        other.axis,
+        other.unit,
+        other.dims,
+    )

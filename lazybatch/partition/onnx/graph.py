@@ -15,11 +15,12 @@ from onnx import numpy_helper
 
 from lazybatch.errors import ExecutionError
 from lazybatch.partition.liveness import Liveness
+from lazybatch.partition.onnx.branches import turned
 from lazybatch.partition.onnx.liveness import liveness_of
 from lazybatch.partition.onnx.optimise import Opener, Optimised
 from lazybatch.partition.onnx.source import numpy_name, one_line
-from lazybatch.partition.onnx.taint import spread
-from lazybatch.partition.proof.inner import Walk
+from lazybatch.partition.onnx.taint import called, spread
+from lazybatch.partition.proof.inner import Turn, Walk
 from lazybatch.partition.proof.ports import Port
 from lazybatch.partition.proof.probe import Runner
 from lazybatch.partition.proof.rows import Candidate, Feeds
@@ -39,6 +40,21 @@ class OnnxGraph:
         """A run that returns these values and the outputs, and NumPy's name of the type of each; None: has none."""
         session = watching(self._proto, names, self._folder, self._opener)
         return runner(session), {output.name: numpy_name(output.type) for output in session.get_outputs()}
+
+    def turns(self, names: Sequence[str], candidate: Candidate) -> list[Turn]:
+        """The same values where each If on a caller's value takes the branch that it does not take otherwise."""
+        found = []
+        for other in turned(self._proto.graph, spread(self._proto.graph, candidate)):
+            flag = other.node.input[0]
+            says = f"{called(other.node)} takes a branch by a value of the caller ({flag!r})"
+            found.append(Turn(says, () if other.hidden else other.flags, self._run_of(other.graph, names)))
+        return found
+
+    def _run_of(self, graph: onnx.GraphProto, names: Sequence[str]) -> Runner:
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self._proto)
+        proto.graph.CopyFrom(graph)
+        return runner(watching(proto, names, self._folder, self._opener))
 
     def data(self, candidate: Candidate) -> set[str]:
         """Names that depend on values of batched inputs."""

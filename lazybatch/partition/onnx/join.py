@@ -7,6 +7,7 @@ Must not know: the search over candidates, cuts, costs, pieces.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import onnx
 from onnx import numpy_helper
@@ -16,10 +17,8 @@ from lazybatch.partition.onnx.optimise import Opener, Optimised
 from lazybatch.partition.onnx.sizes import steering
 from lazybatch.partition.onnx.source import Source
 from lazybatch.partition.onnx.taint import Marks, inlined, spread
-from lazybatch.partition.pieces import Kind
 from lazybatch.partition.proof.inputs import symbolic
 from lazybatch.partition.proof.ports import Port
-from lazybatch.partition.proof.probe import Evidence
 from lazybatch.partition.proof.rows import Array, Candidate, Recipe, join, make_rows
 from lazybatch.partition.proof.search import Finding, Verdict, judge
 from lazybatch.partition.proof.traits import Outcome
@@ -39,10 +38,10 @@ def judge_onnx(
     outputs = [port.name for port in optimised.outputs]
     original = inlined(source.proto)
 
-    def examine(ports: Sequence[Port], candidate: Candidate, recipes: Sequence[Recipe], evidence: Evidence) -> Finding:
+    def examine(ports: Sequence[Port], candidate: Candidate, recipes: Sequence[Recipe]) -> Finding:
         marks = spread(original.graph, candidate)
-        reason = _reason(source, original, ports, candidate, recipes, evidence, marks, outputs, tolerance, opener)
-        return Finding(reason, _picks(original, marks))
+        steers = partial(_steers, source, original, ports, candidate, recipes, marks, opener)
+        return Finding(marks.refusals, marks.scales, marks.data, _picks(original, marks), steers)
 
     return judge(
         _ranked_ports(optimised.inputs),
@@ -71,33 +70,6 @@ def _picks(original: onnx.ModelProto, marks: Marks) -> bool:
     )
 
 
-def _reason(
-    source: Source,
-    original: onnx.ModelProto,
-    ports: Sequence[Port],
-    candidate: Candidate,
-    recipes: Sequence[Recipe],
-    evidence: Evidence,
-    marks: Marks,
-    outputs: Sequence[str],
-    tolerance: float | None,
-    opener: Opener,
-) -> str | None:
-    """Why joining is refused; the structural cause where there is one, because it explains the symptom."""
-    if marks.refusals:
-        return marks.refusals[0]
-    if marks.scales and tolerance is None:
-        return f"{marks.scales[0]}; pass tolerance to allow it"
-    if evidence.reason is not None:
-        return evidence.reason
-    for name in outputs:
-        if evidence.traits[name].kind is Kind.SHARED and name in marks.data:
-            return f"output {name!r} has no axis for the rows, yet may depend on their values"
-    if marks.uses:
-        return _steers(source, original, ports, candidate, recipes, marks, opener)
-    return None
-
-
 def _steers(
     source: Source,
     original: onnx.ModelProto,
@@ -107,7 +79,9 @@ def _steers(
     marks: Marks,
     opener: Opener,
 ) -> str | None:
-    """Run the original graph at 1, 2 and 3 rows with the operands of suspicious nodes as outputs."""
+    """Run the original graph at 1, 2 and 3 rows with the operands of suspicious nodes as outputs, if there are any."""
+    if not marks.uses:
+        return None
     observed = frozenset(name for use in marks.uses for name in use.operands if name in marks.size - marks.data)
     constant = {t.name: t for t in original.graph.initializer}
     loose = {n for use in marks.uses for n in use.operands if n not in marks.size | marks.data and n not in constant}

@@ -53,6 +53,8 @@ SHAPE_INPUTS = {
     "CumSum": (1,),
     "SplitToSequence": (1,),
     "SequenceAt": (1,),
+    "DFT": (2,),
+    **dict.fromkeys(REDUCING, (1,)),
 }
 SHAPED_FOR_ALL = frozenset(
     [
@@ -72,6 +74,9 @@ SHAPED_FOR_ALL = frozenset(
         "CumSum",
         "SplitToSequence",
         "SequenceAt",
+        "Trilu",
+        "DFT",
+        *REDUCING,
     ]
 )
 """Operators whose shape input speaks of the axis of the rows as well; from a caller, it is right for one row only."""
@@ -212,7 +217,7 @@ class _Walker:
             self.marks.given.add(target)
 
     def _refuse(self, node: onnx.NodeProto, why: str) -> None:
-        self.marks.refusals.append(f"{_called(node)} {why}")
+        self.marks.refusals.append(f"{called(node)} {why}")
 
     def _judge(self, node: onnx.NodeProto, top: bool) -> None:
         kind = node.op_type
@@ -222,7 +227,7 @@ class _Walker:
             self._refuse(node, "draws random numbers, so an answer depends on the draw and not on the row alone")
         elif kind in WHOLE_TENSOR_SCALE and data:
             self.marks.scales.append(
-                f"{_called(node)} takes its scale from the whole tensor, so a row's answer depends on its batch mates"
+                f"{called(node)} takes its scale from the whole tensor, so a row's answer depends on its batch mates"
             )
         elif kind == "BatchNormalization" and data and _attribute(node, "training_mode"):
             self._refuse(node, "normalises by the mean of the whole batch (training mode)")
@@ -236,7 +241,7 @@ class _Walker:
             self._refuse(node, "branches or loops by a value of the batch, so all rows would take one path")
         elif not top and data and self._may_mix(node):
             why = "in the body of an If, Loop or Scan works along an axis on which the rows may lie"
-            self.inner.append(f"{_called(node)} {why}")
+            self.inner.append(f"{called(node)} {why}")
         self._judge_shapes(node)
         self._watch_sizes(node, top)
 
@@ -288,7 +293,8 @@ class _Walker:
         return flag is None or bool(numpy_helper.to_array(flag).any())
 
 
-def _called(node: onnx.NodeProto) -> str:
+def called(node: onnx.NodeProto) -> str:
+    """What a node is called in a sentence: its operator, and the first value it makes."""
     made: Sequence[str] = [name for name in node.output if name]
     return f"operator {node.op_type} (makes {made[0]!r})" if made else f"operator {node.op_type}"
 

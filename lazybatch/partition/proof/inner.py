@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from lazybatch.partition.liveness import Step
 from lazybatch.partition.pieces import Kind
+from lazybatch.partition.proof.inputs import accepts, find_recipes
 from lazybatch.partition.proof.probe import Evidence, Runner, probe
+from lazybatch.partition.proof.rows import join, make_rows
 from lazybatch.partition.proof.search import Verdict
-from lazybatch.partition.proof.traits import Trait
+from lazybatch.partition.proof.traits import Trait, agree
 
 
 class Walk(NamedTuple):
@@ -26,9 +28,22 @@ class Walk(NamedTuple):
     axis: int
 
 
+class Turn(NamedTuple):
+    """The same values where branches that callers choose are taken the other way.
+
+    choice: what takes a branch by which value, as the beginning of a sentence. flags: the values that it goes by, where
+    they are among those watched.
+    """
+
+    choice: str
+    flags: Collection[str]
+    run: Runner
+
+
 def boundary_traits(
     verdict: Verdict,
     run: Runner,
+    turns: Iterable[Turn],
     outputs: Sequence[str],
     steps: Iterable[Step],
     walks: Iterable[Walk],
@@ -37,13 +52,17 @@ def boundary_traits(
 ) -> tuple[Evidence, Mapping[str, Trait], str | None]:
     """The full evidence, traits of all watched values, and a refusal where these show one.
 
-    run: returns all watched values, what is walked over among them. data: names that depend on values of batched
-    inputs.
+    run: returns all watched values, what is walked over among them. turns: return the same ones; each is run unless the
+    inputs take both ways anyhow. data: names that depend on values of batched inputs.
     """
     evidence = probe(verdict.ports, verdict.candidate, verdict.recipes, run, outputs, tolerance=tolerance)
     if evidence.stage < 4:
         return evidence, evidence.traits, evidence.reason
     traits = dict(evidence.traits)
+    for turn in turns:
+        refused = _turned(verdict, run, turn, outputs, traits, tolerance)
+        if refused is not None:
+            return evidence, traits, refused
     for name, trait in traits.items():
         if trait.kind in (Kind.SHARED, Kind.SIZE) and name in data:
             why = "it has no axis for the rows, yet may depend on their values"
@@ -56,6 +75,39 @@ def boundary_traits(
                     why = f"operator {step.operator} (makes {name!r}) ties rows together: {traits[name].why}"
                     return evidence, traits, why
     return evidence, traits, _walked(verdict, traits, walks)
+
+
+def _turned(
+    verdict: Verdict,
+    run: Runner,
+    turn: Turn,
+    outputs: Sequence[str],
+    traits: dict[str, Trait],
+    tolerance: float | None,
+) -> str | None:
+    """Probe the branches not taken: a refusal where they show one. traits: become what holds either way."""
+    ports, candidate = verdict.ports, verdict.candidate
+    if turn.flags and all(len(_values(verdict, run, flag)) > 1 for flag in turn.flags):
+        return None
+    recipes = [recipe for recipe in verdict.recipes if accepts(ports, candidate, recipe, turn.run)]
+    recipes = recipes or find_recipes(ports, candidate, turn.run)
+    if not recipes:
+        return f"{turn.choice}, and no input is known for the other one; pass example_inputs that take either"
+    other = probe(ports, candidate, recipes, turn.run, outputs, tolerance=tolerance)
+    if other.reason is not None:
+        return f"{turn.choice}, and in the other one {other.reason}"
+    traits.update({name: agree(traits[name], trait) for name, trait in other.traits.items()})
+    return None
+
+
+def _values(verdict: Verdict, run: Runner, flag: str) -> set[bytes]:
+    """The values that a flag takes in the runs in which rows are poisoned as well."""
+    found = set()
+    for k, recipe in enumerate(verdict.recipes):
+        shared, rows = make_rows(verdict.ports, verdict.candidate, recipe, 1, 2 * k)
+        feeds = join(shared, rows, verdict.candidate)
+        found.add({**feeds, **run(feeds)}[flag].tobytes())
+    return found
 
 
 def _walked(verdict: Verdict, traits: Mapping[str, Trait], walks: Iterable[Walk]) -> str | None:

@@ -19,7 +19,7 @@ from lazybatch.errors import InvalidInput
 from lazybatch.partition.proof.ports import Port
 from lazybatch.partition.proof.rows import RANGES, Array, Candidate, Feeds, Recipe, join, make_rows, named_dims
 
-Run = Callable[[Feeds], Sequence[Array]]
+Run = Callable[[Feeds], object]
 
 SIZES = (16, 32, 24, 48, 64, 8, 12, 7, 5, 4, 3, 2, 1, 96, 128, 80, 160, 224, 299, 256, 320, 512, 640)
 SCALARS = (1, 0, 2, 8, 16000, 8000)
@@ -123,10 +123,12 @@ def find_recipes(
     examples: Mapping[str, Sequence[Array]] | None = None,
     want: int = 2,
 ) -> list[Recipe]:
-    """Up to ``want`` recipes with different free sizes that the model accepts for one row; empty: none found."""
+    """Up to ``want`` recipes with different free sizes that the model accepts for one row; empty: none found.
+
+    With examples: a recipe for each different set of unbatched inputs among them.
+    """
     if examples:
-        recipe = _from_examples(ports, candidate, examples)
-        return [recipe] if _accepts(ports, candidate, recipe, run) else []
+        return [r for r in _from_examples(ports, candidate, examples) if accepts(ports, candidate, r, run)]
     rows = batch_symbols(ports, candidate)
     free = list(dict.fromkeys(d for port in ports for d in named_dims(port) if isinstance(d, str) and d not in rows))
     integers = [port for port in ports if port.dtype.startswith(("int", "uint"))]
@@ -141,7 +143,7 @@ def find_recipes(
             continue
         for start in _starts(integers):
             recipe = Recipe({**sizes, **dict.fromkeys(rows, 1)}, start)
-            if _accepts(ports, candidate, recipe, run):
+            if accepts(ports, candidate, recipe, run):
                 found.append(_widened(ports, candidate, recipe, run, integers))
                 break
     return found
@@ -178,7 +180,7 @@ def _widened(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: R
             continue
         for bounds in RANGES[1:]:
             wider = Recipe(recipe.sizes, {**recipe.ranges, port.name: bounds})
-            if not all(_accepts(ports, candidate, wider, run, seed) for seed in range(3)):
+            if not all(accepts(ports, candidate, wider, run, seed) for seed in range(3)):
                 break
             recipe = wider
     return recipe
@@ -194,12 +196,13 @@ def typical(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: Ru
         for axis, dim in enumerate(named_dims(port)):
             if isinstance(dim, str) and axis != candidate.get(port.name) and sizes[dim] < target:
                 larger = Recipe({**sizes, dim: target}, recipe.ranges)
-                if dim not in batch_symbols(ports, candidate) and _accepts(ports, candidate, larger, run):
+                if dim not in batch_symbols(ports, candidate) and accepts(ports, candidate, larger, run):
                     sizes[dim] = target
     return Recipe(sizes, recipe.ranges)
 
 
-def _accepts(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: Run, seed: int = 0) -> bool:
+def accepts(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: Run, seed: int = 0) -> bool:
+    """Whether the model runs on one such row."""
     shared, rows = make_rows(ports, candidate, recipe, 1, seed)
     try:
         run(join(shared, rows, candidate))
@@ -208,18 +211,49 @@ def _accepts(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: R
     return True
 
 
-def _from_examples(ports: Sequence[Port], candidate: Candidate, examples: Mapping[str, Sequence[Array]]) -> Recipe:
-    """Sizes and ranges read off the user's examples, which may come with or without the batch axis."""
-    sizes: dict[str, int] = dict.fromkeys(batch_symbols(ports, candidate), 1)
-    ranges: dict[str, tuple[int, int]] = {}
-    rows: dict[str, Sequence[Array]] = {}
+def _from_examples(
+    ports: Sequence[Port], candidate: Candidate, examples: Mapping[str, Sequence[Array]]
+) -> list[Recipe]:
+    """Sizes and ranges read off the user's examples, which may come with or without the batch axis.
+
+    Requests whose unbatched inputs differ never share a batch, and may take different ways through the model.
+    """
     for port in ports:
         if port.name not in examples:
             raise InvalidInput(f"example_inputs lacks input {port.name!r}")
+    given = {port.name: [np.asarray(value, dtype=port.dtype) for value in examples[port.name]] for port in ports}
+    ranges = {
+        port.name: (min(int(a.min()) for a in given[port.name]), max(int(a.max()) for a in given[port.name]))
+        for port in ports
+        if port.dtype.startswith(("int", "uint"))
+    }
+    alike: dict[object, dict[str, list[Array]]] = {}
+    for number in range(len(given[ports[0].name])):
+        request = {name: values[number] for name, values in given.items()}
+        own = tuple((value.shape, _bits(value)) for name, value in request.items() if name not in candidate)
+        group = alike.setdefault(own, {name: [] for name in request})
+        for name, value in request.items():
+            group[name].append(value)
+    return [_recipe_of(ports, candidate, group, ranges) for group in alike.values()]
+
+
+def _bits(value: Array) -> object:
+    return tuple(value.flat) if value.dtype.kind == "O" else value.tobytes()
+
+
+def _recipe_of(
+    ports: Sequence[Port],
+    candidate: Candidate,
+    examples: Mapping[str, Sequence[Array]],
+    ranges: Mapping[str, tuple[int, int]],
+) -> Recipe:
+    """The recipe of requests whose unbatched inputs are equal."""
+    sizes: dict[str, int] = dict.fromkeys(batch_symbols(ports, candidate), 1)
+    rows: dict[str, Sequence[Array]] = {}
+    for port in ports:
         dims, axis = named_dims(port), candidate.get(port.name)
         given: list[Array] = []
-        for value in examples[port.name]:
-            array = np.asarray(value, dtype=port.dtype)
+        for array in examples[port.name]:
             if axis is not None and array.ndim == len(dims):
                 given.extend(np.take(array, k, axis=axis) for k in range(array.shape[axis]))
             else:
@@ -230,6 +264,4 @@ def _from_examples(ports: Sequence[Port], candidate: Candidate, examples: Mappin
                 raise InvalidInput(f"example_inputs[{port.name!r}] has {array.ndim} dimensions, expected {len(want)}")
         sizes.update((dim, size) for dim, size in zip(want, given[0].shape, strict=True) if isinstance(dim, str))
         rows[port.name] = [array for array in given if array.shape == given[0].shape]
-        if port.dtype.startswith(("int", "uint")):
-            ranges[port.name] = (min(int(a.min()) for a in given), max(int(a.max()) for a in given))
     return Recipe(sizes, ranges, rows)

@@ -6,15 +6,16 @@ Must not know: any framework's operators (`Examine` looks at those), cuts, costs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lazybatch.partition.pieces import Kind
 from lazybatch.partition.proof.crowd import crowded, strays
 from lazybatch.partition.proof.inputs import candidates, find_recipes, typical
 from lazybatch.partition.proof.ports import Port
 from lazybatch.partition.proof.probe import Evidence, Runner, probe
-from lazybatch.partition.proof.rows import Array, Candidate, Feeds, Recipe
+from lazybatch.partition.proof.rows import Array, Candidate, Recipe
 
 NO_INPUT = "no input found that the model accepts; pass example_inputs"
 NO_AXIS = "no input has a batch axis: every dimension is fixed"
@@ -32,19 +33,28 @@ class Verdict:
     reason: str | None
 
 
-class Finding(NamedTuple):
-    """What the operators say.
+def _no_more() -> None:
+    return None
 
-    reason: why joining is refused; None: nothing against it. picks: whether rows' values are picked by rows' values, so
-    that a wild index could reach another row.
+
+class Finding(NamedTuple):
+    """What the operators say, before any run has its say.
+
+    refusals: why joining is refused, the surest first. scales: the same of what a tolerance allows. data: names that
+    may depend on values of batched inputs. picks: whether rows' values are picked by rows' values, so that a wild index
+    could reach another row. further: looks for a refusal in what is dear to look at, where nothing else speaks against
+    joining.
     """
 
-    reason: str | None
-    picks: bool
+    refusals: Sequence[str] = ()
+    scales: Sequence[str] = ()
+    data: Collection[str] = ()
+    picks: bool = False
+    further: Callable[[], str | None] = _no_more
 
 
-Examine = Callable[[Sequence[Port], Candidate, Sequence[Recipe], Evidence], Finding]
-"""Looks at a model's operators for one candidate, with the evidence of its first probe at hand."""
+Examine = Callable[[Sequence[Port], Candidate, Sequence[Recipe]], Finding]
+"""Looks at a model's operators for one candidate."""
 
 
 def judge(
@@ -69,17 +79,19 @@ def judge(
             recipes = recipes_for(ports, candidate, run, examples, drawn=drawn)
             if not recipes:
                 continue
-            usual = typical(ports, candidate, recipes[-1], _values_of(run))
+            usual = typical(ports, candidate, measured_by(recipes), run)
             if not candidate:
                 fixed = NO_AXIS if batch_axes is None else "batch_axes names no batched input"
                 return Verdict(ports, {}, recipes, usual, None, fixed)
             evidence = probe(ports, candidate, recipes[:1], run, outputs, tolerance=tolerance, seeds=1)
-            reason, picks = examine(ports, candidate, recipes, evidence)
-            reason = evidence.reason if reason is None else reason
+            finding = examine(ports, candidate, recipes)
+            reason = _reason(finding, evidence, outputs, tolerance)
             if reason is None:
                 traits = {name: evidence.traits[name] for name in outputs}
-                reason = crowded(ports, candidate, recipes[0], run, traits, tolerance)
-                if reason is None and picks:
+                shared = [recipe for recipe in recipes if recipe.examples][1:]
+                crowds = (crowded(ports, candidate, r, run, traits, tolerance) for r in (recipes[0], *shared))
+                reason = next((found for found in crowds if found is not None), None)
+                if reason is None and finding.picks:
                     reason = strays(ports, candidate, recipes[0], run, traits, tolerance)
             verdict = Verdict(ports, candidate, recipes, usual, evidence, reason)
             if evidence.stage == 4:
@@ -92,6 +104,20 @@ def judge(
     return Verdict(options[0], first[0] if first else {}, [], None, None, NO_INPUT if first else NO_AXIS)
 
 
+def _reason(finding: Finding, evidence: Evidence, outputs: Sequence[str], tolerance: float | None) -> str | None:
+    """Why joining is refused; the structural cause where there is one, because it explains the symptom."""
+    if finding.refusals:
+        return finding.refusals[0]
+    if finding.scales and tolerance is None:
+        return f"{finding.scales[0]}; pass tolerance to allow it"
+    if evidence.reason is not None:
+        return evidence.reason
+    for name in outputs:
+        if evidence.traits[name].kind is Kind.SHARED and name in finding.data:
+            return f"output {name!r} has no axis for the rows, yet may depend on their values"
+    return finding.further()
+
+
 def recipes_for(
     ports: Sequence[Port],
     candidate: Candidate,
@@ -100,12 +126,13 @@ def recipes_for(
     *,
     drawn: bool,
 ) -> list[Recipe]:
-    """Recipes the model accepts, the one after the examples last; see `judge` for ``drawn``."""
-    found = find_recipes(ports, candidate, _values_of(run), examples)
+    """Recipes the model accepts, those after the examples last; see `judge` for ``drawn``."""
+    found = find_recipes(ports, candidate, run, examples)
     if drawn and examples and found:
-        return [*find_recipes(ports, candidate, _values_of(run), want=1), *found]
+        return [*find_recipes(ports, candidate, run, want=1), *found]
     return found
 
 
-def _values_of(run: Runner) -> Callable[[Feeds], Sequence[Array]]:
-    return lambda feeds: list(run(feeds).values())
+def measured_by(recipes: Sequence[Recipe]) -> Recipe:
+    """The recipe that costs go by: the first example's, else the last."""
+    return next((recipe for recipe in recipes if recipe.examples), recipes[-1])

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from lazybatch.errors import ExecutionError, ModelError
 from lazybatch.partition.liveness import Liveness, Step
-from lazybatch.partition.proof.inner import Walk
+from lazybatch.partition.proof.inner import Turn, Walk
 from lazybatch.partition.proof.ports import Port, one_line
 from lazybatch.partition.proof.probe import Runner
 from lazybatch.partition.proof.rows import Candidate, Feeds
@@ -214,6 +214,10 @@ class Flat:
             to_tensor(np.asarray(feeds[port.name])).to(device=value.device, dtype=value.dtype)
             for port, value in zip(self.inputs, values, strict=True)
         ]
+
+    def turns(self, names: Sequence[str], candidate: Candidate) -> list[Turn]:
+        """None: a branch over rows is a graph of its own, which is refused whatever it hangs on."""
+        return []
 
     def data(self, candidate: Candidate) -> set[str]:
         """See `Traced.data`."""

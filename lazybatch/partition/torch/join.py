@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from lazybatch.errors import ModelError
-from lazybatch.partition.pieces import Kind
 from lazybatch.partition.proof.inputs import candidates
 from lazybatch.partition.proof.ports import Port, one_line
 from lazybatch.partition.proof.probe import Evidence
 from lazybatch.partition.proof.rows import Array, Candidate, Recipe
-from lazybatch.partition.proof.search import NO_AXIS, NO_INPUT, Finding, Verdict, judge, recipes_for
+from lazybatch.partition.proof.search import NO_AXIS, NO_INPUT, Finding, Verdict, judge, measured_by, recipes_for
 from lazybatch.partition.proof.traits import close, difference
 from lazybatch.partition.tensors import to_array
 from lazybatch.partition.torch.export import Refused, discovered, with_rows
@@ -108,18 +107,9 @@ def _ports(source: Source) -> tuple[Port, ...]:
 def _judge(source: Source, flat: Flat, tolerance: float | None) -> Verdict:
     outputs = [port.name for port in flat.outputs]
 
-    def examine(ports: Sequence[Port], candidate: Candidate, recipes: Sequence[Recipe], evidence: Evidence) -> Finding:
+    def examine(ports: Sequence[Port], candidate: Candidate, recipes: Sequence[Recipe]) -> Finding:
         marks = spread(flat, candidate)
-        if marks.refusals:
-            return Finding(marks.refusals[0], marks.picks)
-        if marks.scales and tolerance is None:
-            return Finding(f"{marks.scales[0]}; pass tolerance to allow it", marks.picks)
-        if evidence.reason is not None:
-            return Finding(evidence.reason, marks.picks)
-        for name in outputs:
-            if evidence.traits[name].kind is Kind.SHARED and name in marks.data:
-                return Finding(f"output {name!r} has no axis for the rows, yet may depend on their values", marks.picks)
-        return Finding(None, marks.picks)
+        return Finding(marks.refusals, marks.scales, marks.data, marks.picks)
 
     run, _ = flat.watch(())
     return judge(
@@ -186,7 +176,9 @@ def alone(source: Source, refused: Verdict) -> tuple[Flat, Verdict]:
     gap = refused.evidence.max_abs_diff if refused.evidence else None
     stage = refused.evidence.stage if refused.evidence else 0
     evidence = Evidence(axes, stage, refused.reason, {}, gap, grew)
-    return flat, Verdict(flat.inputs, axes, recipes, recipes[-1] if recipes else None, evidence, refused.reason)
+    return flat, Verdict(
+        flat.inputs, axes, recipes, measured_by(recipes) if recipes else None, evidence, refused.reason
+    )
 
 
 def _grew(source: Source, axes: Candidate) -> dict[str, int] | None:

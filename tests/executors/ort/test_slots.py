@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -54,6 +55,16 @@ def test_an_in_place_pair_whose_input_lives_on_is_not_believed() -> None:
     net = partition([(("x",), ("a",), (("x", "a"),)), (("x", "a"), ("b",), ())], ("x",), ("b",))
     plan = assign_slots(net, ["x", "a", "b"])
     assert plan.slot_of["a"] != plan.slot_of["x"]
+
+
+def test_an_in_place_pair_of_other_or_unknown_sizes_is_not_believed() -> None:
+    """Tensors that were equal in shape once need not be: their sizes must be known, and be the same."""
+    net = partition([(("x",), ("a",), ()), (("x", "a"), ("b",), (("x", "b"),))], ("x",), ("b",))
+    for one, other in ((None, None), ((None, 1), (None, 4)), ((None, 1), (None, None)), ((None, 4), None)):
+        sizes = {"x": one, "b": other}
+        changed = {name: replace(net.boundaries[name], dims=dims) for name, dims in sizes.items()}
+        plan = assign_slots(replace(net, boundaries={**net.boundaries, **changed}), ["x", "a", "b"])
+        assert plan.slot_of["b"] != plan.slot_of["x"]
 
 
 def test_outputs_live_to_the_end_and_unused_inputs_not_at_all() -> None:

@@ -1,0 +1,122 @@
+"""Branches that callers choose: the one that no example takes is run as well, whatever it lies within."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lazybatch.partition.onnx.branches import turned
+from lazybatch.partition.onnx.taint import spread
+from tests.partition.parts import cut, text_model
+
+FLAGGED = """g (float[N,4] x, bool flag) => (float[N,4] y) <int64[1] a = {0}, int64[1] b = {1}>
+{ y = If (flag) <then_branch = t () => (float[N,4] p) { THEN },
+                 else_branch = e () => (float[N,4] q) { q = Identity(x) }> }"""
+BRANCHES = {
+    "first row": "f = Slice(x, a, b) p = Sub(x, f)",
+    "a row": "f = Gather<axis=0>(x, a) p = Sub(x, f)",
+    "all pairs": "f = Transpose<perm=[1,0]>(x) s = MatMul(x, f) p = MatMul(s, x)",
+    "softmax": "f = Transpose<perm=[1,0]>(x) s = Softmax<axis=1>(f) p = Transpose<perm=[1,0]>(s)",
+}
+
+
+def flagged(*flags: bool) -> list[dict[str, object]]:
+    """Requests with these flags."""
+    return [{"x": np.arange(4, dtype=np.float32) + k, "flag": np.array(flag)} for k, flag in enumerate(flags)]
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_a_branch_no_example_takes_is_probed_as_well(branch: str, tmp_path: Path) -> None:
+    """Callers choose the branch: the one that the only example leaves out must keep rows apart, too."""
+    text = FLAGGED.replace("THEN", BRANCHES[branch])
+    partition = cut(text, tmp_path, example_inputs=flagged(False))
+    assert partition.reason is not None
+    assert partition.reason.startswith("operator If (makes 'y') takes a branch by a value of the caller ('flag')")
+    assert "output 'y'" in partition.reason
+
+
+def test_every_flag_among_the_examples_is_probed(tmp_path: Path) -> None:
+    """The second example takes the branch that mixes."""
+    text = FLAGGED.replace("THEN", BRANCHES["first row"])
+    partition = cut(text, tmp_path, example_inputs=flagged(False, True))
+    assert partition.reason is not None
+    assert "output 'y'" in partition.reason
+
+
+def test_branches_that_keep_rows_apart_may_join(tmp_path: Path) -> None:
+    """A slice along another axis in the branch not taken are no reason against joining."""
+    then = "f = Slice(x, a, b, b) s = Mul(x, f) p = Tanh(s)"
+    assert cut(FLAGGED.replace("THEN", then), tmp_path, example_inputs=flagged(False)).reason is None
+
+
+NESTED = """g (float[N,4] x, bool one, bool two) => (float[N,4] y) <int64[1] a = {0}, int64[1] b = {1}>
+{ n = Not(two) y = If (one) <
+  then_branch = t () => (float[N,4] p) { p = If (n) <
+      then_branch = tt () => (float[N,4] pp) { pp = Neg(x) },
+      else_branch = te () => (float[N,4] pq) { f = Slice(x, a, b) pq = Sub(x, f) }> },
+  else_branch = e () => (float[N,4] q) { q = Identity(x) }> }"""
+
+
+@pytest.mark.parametrize("one", [False, True])
+@pytest.mark.parametrize("two", [False, True])
+def test_branches_within_branches_are_probed(one: bool, two: bool, tmp_path: Path) -> None:
+    """Whatever way the example goes, the innermost branch that mixes is found."""
+    example = {"x": np.arange(4, dtype=np.float32), "one": np.array(one), "two": np.array(two)}
+    partition = cut(NESTED, tmp_path, example_inputs=example)
+    assert partition.reason is not None
+    assert "output 'y'" in partition.reason
+
+
+UNRUN = """g (float[N,W] x, bool flag) => (float[N,W] y) <int64[2] s = {-1,37}, int64[2] r = {-1,41}>
+{ y = If (flag) <then_branch = t () => (float[N,W] p) { p = Reshape(x, s) },
+                 else_branch = e () => (float[N,W] q) { q = Reshape(x, r) }> }"""
+
+
+def test_a_branch_that_nothing_runs_is_refused(tmp_path: Path) -> None:
+    """Where no input is known for the other branch, nothing is known of it: the reason asks for an example."""
+    one = {"x": np.ones(37, np.float32), "flag": np.array(True)}
+    refused = cut(UNRUN, tmp_path, example_inputs=one)
+    assert refused.reason is not None
+    assert "('flag')" in refused.reason
+    assert "example_inputs" in refused.reason
+    other = {"x": np.ones(41, np.float32), "flag": np.array(False)}
+    assert cut(UNRUN, tmp_path, example_inputs=[one, other]).reason is None
+
+
+def test_every_set_of_depths_is_turned() -> None:
+    """Of a branch within a branch: the outer one, the inner one, both; only outer flags can be looked at in a run."""
+    graph = text_model(NESTED).graph
+    found = list(turned(graph, spread(graph, ["x"])))
+    assert [(other.flags, other.hidden) for other in found] == [
+        (("one",), False),
+        (("n",), True),
+        (("one", "n"), True),
+    ]
+    assert graph == text_model(NESTED).graph
+
+
+def test_choices_that_rows_have_no_part_in_are_let_be() -> None:
+    """A branch over shared values only ties no rows together."""
+    graph = text_model(
+        """g (float[N,4] x, bool flag, float[4] s) => (float[N,4] y)
+        { c = If (flag) <then_branch = t () => (float[4] p) { p = Neg(s) },
+                         else_branch = e () => (float[4] q) { q = Identity(s) }> y = Add(x, c) }"""
+    ).graph
+    assert list(turned(graph, spread(graph, ["x"]))) == []
+
+
+def test_a_choice_inside_a_loop_is_turned_as_well(tmp_path: Path) -> None:
+    """Its condition is made in the loop's body, where no run shows it: the other branch is run all the same."""
+    text = """g (float[N,4] x, bool flag) => (float[N,4] y)
+    <int64 k = {2}, bool on = {1}, int64[1] a = {0}, int64[1] b = {1}> { y = Loop (k, on, x) <
+    body = l (int64 i, bool p, float[N,4] v) => (bool q, float[N,4] w)
+    { q = Identity(p) c = Not(flag) w = If (c) <
+      then_branch = t () => (float[N,4] r) { r = Neg(v) },
+      else_branch = e () => (float[N,4] s) { f = OTHER s = Sub(v, f) }> }> }"""
+    for other, joins in (("Slice(v, a, b)", False), ("Slice(v, a, b, b)", True)):
+        folder = tmp_path / str(joins)
+        folder.mkdir()
+        partition = cut(text.replace("OTHER", other), folder, example_inputs=flagged(False))
+        assert partition.joinable is joins, partition.reason
