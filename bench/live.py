@@ -10,13 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import lazybatch as lb
-from lazybatch.core.batch_table import SubBatch
-from lazybatch.core.lane import Lane
 from lazybatch.core.policies.base import Choice, Policy, View
-from lazybatch.core.request import Request
 from lazybatch.demo.load import Call, Offer, offer
 from lazybatch.metrics import latency_summary
 
@@ -56,6 +54,9 @@ class Forgetting:
         self.forget()
         self.needs_table = self._policy.needs_table
         self.whole_batches = getattr(self._policy, "whole_batches", False)
+        for hook in ("arrived", "ran", "completed"):
+            if hasattr(self._policy, hook):  # others are not told, as without this
+                setattr(self, hook, partial(self._tell, hook))
 
     def __repr__(self) -> str:
         return f"Forgetting({self._policy!r})"
@@ -68,22 +69,8 @@ class Forgetting:
         """See `Policy.decide`."""
         return self._policy.decide(view, now)
 
-    def arrived(self, request: Request) -> None:
-        """Passed on to those who want to know."""
-        self._tell("arrived", request)
-
-    def ran(self, lane: Lane, node: int, rows: int, took_ns: int) -> None:
-        """Likewise."""
-        self._tell("ran", lane, node, rows, took_ns)
-
-    def completed(self, sub_batch: SubBatch, now: int) -> None:
-        """Likewise."""
-        self._tell("completed", sub_batch, now)
-
     def _tell(self, hook: str, *news: object) -> None:
-        told = getattr(self._policy, hook, None)
-        if told is not None:
-            told(*news)
+        getattr(self._policy, hook)(*news)
 
 
 def warm(batcher: lb.LazyBatcher, rows: Sequence[Any], rows_max: int, model: str | None = None) -> None:

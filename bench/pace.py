@@ -18,7 +18,7 @@ from typing import NamedTuple
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import EngineTime, LatencyTable
 from lazybatch.core.policies.base import Policy
-from lazybatch.core.request import Request
+from lazybatch.core.request import UNBOUNDED_NS, Request
 from lazybatch.core.task import Task
 from lazybatch.metrics import Observer, Outcome
 from lazybatch.simulator import simulate
@@ -33,7 +33,9 @@ class Pace(Observer):
     """What nodes took and what they should have by a table, and the same of the engine's own time before each node.
 
     The engine's time begins where the node before it ended, or with a row that came since: there may have been nothing
-    to run before. rows_max: the largest sub-batch that is served.
+    to run before. Gathering the rows of a sub-batch and handing out its results are seen as part of its first and last
+    node, though tables count them as the engine's: of a model of one short node the pace is seen above 1 by that much.
+    rows_max: the largest sub-batch that is served. A table that says nothing of the engine leaves its time out.
     """
 
     def __init__(self, table: LatencyTable, rows_max: int) -> None:
@@ -192,6 +194,9 @@ class Paced(NamedTuple):
         """What nodes take on the second clock, and the engine before them."""
         return replace(self.nodes, engine=_times(self.engine, self.ratio))
 
+    def _deadline_ns(self, request: Request) -> int:
+        return request.deadline_ns if request.deadline_ns >= UNBOUNDED_NS else self.clock.work_at(request.deadline_ns)
+
     def simulated_ns(
         self,
         lane: LaneSpec,
@@ -206,7 +211,7 @@ class Paced(NamedTuple):
         """
         clock = self.clock
         there = [
-            replace(one, arrival_ns=clock.work_at(one.arrival_ns), deadline_ns=clock.work_at(one.deadline_ns))
+            replace(one, arrival_ns=clock.work_at(one.arrival_ns), deadline_ns=self._deadline_ns(one))
             for one in requests
         ]
         found = simulate([lane], policy, there, trips=trips, durations={lane.graph.model: self.table}).latencies_ns

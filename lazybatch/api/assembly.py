@@ -197,8 +197,8 @@ def _say_unknown_lengths(lane: LaneSpec) -> None:
     unknown = [loop.name for loop, guess in zip(lane.graph.loops, guesses, strict=True) if guess is None]
     if unknown:
         _log.warning(
-            "model %r: how often rows go round %s is not known, so it is not known either what letting others in is "
-            "worth: give lengths= (lazybatch.load_lengths reads what `lazybatch characterize` writes)",
+            "model %r: how often rows go round %s is not known, so they are taken to go round once, or as often as "
+            "they may: give lengths= (lazybatch.load_lengths reads what `lazybatch characterize` writes)",
             lane.graph.model,
             ", ".join(f"loop {name!r}" for name in unknown),
         )

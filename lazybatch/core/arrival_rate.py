@@ -7,7 +7,8 @@ longest is the estimate, because close to saturation an error of a twentieth alr
 away from the next longer one, the load has changed, and the longer one starts again from the shorter. Bursts that are
 soon over must not count as that: a control for the mean rate serves them better than one that runs after them, by a
 tenth of the mean latency in experiments. Silence is evidence too: a gap that is still open counts once it is longer
-than the mean, so that the estimate decays when nobody comes, instead of staying until the next arrival.
+than the mean and than the longer ones, so that the estimate decays when nobody comes, instead of staying until the next
+arrival.
 
 A pause, such as a night, says nothing about the rate, and counts as little more than the longer gaps before it. What is
 long is learnt from gaps longer than the mean: between a client's batches nearly all gaps are none, and the one before
@@ -18,13 +19,15 @@ A fourth average, of the last few gaps, says how fast requests come just now, bu
 
 from __future__ import annotations
 
+from statistics import fmean
+
 _MEMORY = (64, 512, 4096)
 _CHANGED = (3.0, 1.45)
 """Ratio of one average to the next longer that means a change, not a burst that will soon be over."""
 _RECENT = 4
 """Gaps that say how fast requests come just now."""
 _PAUSE, _FEW = 4, 8
-"""A gap of over so many of the last longer ones, after at least so many gaps, is a pause."""
+"""A gap of over so many of the last longer ones, after so many gaps, is a pause; of those first ones see `_begin`."""
 _LONGER, _GROWTH = 4, 16
 """How many of the longer gaps are remembered, and by how much at most one of them counts for more than the others."""
 
@@ -32,7 +35,7 @@ _LONGER, _GROWTH = 4, 16
 class ArrivalRate:
     """Rows per nanosecond, estimated from arrival times."""
 
-    __slots__ = ("_counts", "_gaps_ns", "_last_ns", "_longer_ns", "_recent_ns", "_seen")
+    __slots__ = ("_counts", "_first_ns", "_gaps_ns", "_last_ns", "_longer_ns", "_recent_ns", "_seen")
 
     def __init__(self) -> None:
         self._seen = False
@@ -41,6 +44,7 @@ class ArrivalRate:
         self._gaps_ns = [0.0, 0.0, 0.0]
         self._recent_ns = 0.0
         self._longer_ns = 0.0
+        self._first_ns: list[float] = []
 
     @property
     def last_arrival_ns(self) -> int:
@@ -50,24 +54,39 @@ class ArrivalRate:
     def arrived(self, now: int) -> None:
         """One more request came."""
         if self._seen:
-            gap_ns, counts, gaps_ns = float(now - self._last_ns), self._counts, self._gaps_ns
-            longer_ns = self._longer_ns
-            if gap_ns > gaps_ns[0]:
-                known_ns = _GROWTH * longer_ns + 1 if counts[0] >= _FEW else gap_ns
-                self._longer_ns += (min(gap_ns, known_ns) - longer_ns) / min(counts[0] + 1, _LONGER)
-            if counts[0] >= _FEW:
-                gap_ns = min(gap_ns, _PAUSE * longer_ns + 1)
-            for i, memory in enumerate(_MEMORY):
-                if counts[i] < memory:
-                    counts[i] += 1
-                gaps_ns[i] += (gap_ns - gaps_ns[i]) / counts[i]
-            self._recent_ns += (gap_ns - self._recent_ns) / min(counts[0], _RECENT)
-            for i, ratio in enumerate(_CHANGED):
-                if not gaps_ns[i] <= ratio * gaps_ns[i + 1] + 1 or not gaps_ns[i + 1] <= ratio * gaps_ns[i] + 1:
-                    gaps_ns[i + 1] = gaps_ns[i]
-                    counts[i + 1] = counts[i]
+            gap_ns = float(now - self._last_ns)
+            if len(self._first_ns) < _FEW:
+                self._begin(gap_ns)
+            else:
+                self._go_on(gap_ns)
         self._seen = True
         self._last_ns = now
+
+    def _begin(self, gap_ns: float) -> None:
+        """One of the first gaps: the plain mean counts, but for one that is far longer than all others: a server is
+        tried once, and then waits for its users."""
+        self._first_ns.append(gap_ns)
+        gaps_ns = sorted(self._first_ns)
+        if len(gaps_ns) > 2 and gaps_ns[-1] > _GROWTH * fmean(gaps_ns[:-1]) + 1:
+            gaps_ns.pop()
+        mean_ns = self._recent_ns = fmean(gaps_ns)
+        self._longer_ns = gaps_ns[-1]
+        self._counts, self._gaps_ns = [len(gaps_ns)] * 3, [mean_ns] * 3
+
+    def _go_on(self, gap_ns: float) -> None:
+        counts, gaps_ns, longer_ns = self._counts, self._gaps_ns, self._longer_ns
+        if gap_ns > gaps_ns[0]:
+            self._longer_ns += (min(gap_ns, _GROWTH * longer_ns + 1) - longer_ns) / _LONGER
+        gap_ns = min(gap_ns, _PAUSE * longer_ns + 1)
+        for i, memory in enumerate(_MEMORY):
+            if counts[i] < memory:
+                counts[i] += 1
+            gaps_ns[i] += (gap_ns - gaps_ns[i]) / counts[i]
+        self._recent_ns += (gap_ns - self._recent_ns) / _RECENT
+        for i, ratio in enumerate(_CHANGED):
+            if not gaps_ns[i] <= ratio * gaps_ns[i + 1] + 1 or not gaps_ns[i + 1] <= ratio * gaps_ns[i] + 1:
+                gaps_ns[i + 1] = gaps_ns[i]
+                counts[i + 1] = counts[i]
 
     def per_ns(self, now: int) -> float | None:
         """The estimate; None before the second arrival."""
@@ -75,7 +94,7 @@ class ArrivalRate:
         if not self._counts[0]:
             return None
         open_ns = now - self._last_ns
-        if open_ns > gap_ns:
+        if open_ns > gap_ns and open_ns > self._longer_ns:
             gap_ns += (open_ns - gap_ns) / self._counts[0]
             if open_ns > 4 * gap_ns:
                 gap_ns = open_ns / 4

@@ -21,8 +21,8 @@ from lazybatch.errors import InvariantError
 class SubBatch:
     """Requests that move together. Owned and changed by the scheduler only.
 
-    cursor: index of the node to run next. deadlines_ns: the rows' deadlines, ascending. dispatched_ns: when the last
-    node that was run was decided on.
+    cursor: index of the node to run next. deadlines_ns: the rows' deadlines, ascending. dispatched_ns: when the
+    processor became free for the node that ran last, or it was decided on, if nothing had run just before.
     padded_rows: rows executed when more than the live rows (allowed sizes), else None; a padded sub-batch never merges.
     doomed: ids cancelled while a node runs; they leave at its end. progress: of its rows where it stands in a loop.
     """

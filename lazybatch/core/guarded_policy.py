@@ -51,7 +51,7 @@ class GuardedPolicy:
         return self._fallback.decide(view, now)
 
     def tell(self, hook: Callable[..., None], *news: object) -> None:
-        """Let the policy know; that it cannot cope is counted and stops nothing. hook: one of the three above."""
+        """Let the policy know, by one of its hooks; that it cannot cope is counted and stops nothing."""
         try:
             hook(*news)
         except Exception as error:

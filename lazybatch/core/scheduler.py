@@ -76,6 +76,8 @@ class Scheduler:
         self._running = 0
         self._waiting = 0
         self._wakeup_ns: int | None = None
+        self._free_ns: int | None = None
+        """When the processor became free, where nothing has run since."""
         self.timed = any(lane.spec.levels or lane.spec.late == "drop" for lane in self.lanes)
         """Whether `expire` can ever have anything to say."""
 
@@ -169,12 +171,15 @@ class Scheduler:
         stack = self.stack
         entry = stack[-1] if stack and not stack[-1].running else None
         if not self._waiting:
-            return None if entry is None else self._dispatch(entry, (), None, _CONTINUE, None, now)
+            if entry is None:
+                self._free_ns = None
+                return None
+            return self._dispatch(entry, (), None, _CONTINUE, None, now)
         choice = self._guarded.choose(self, entry, now)
         if type(choice) is Start:
             return self._start(choice, entry, now)
         if type(choice) is Wait:
-            self._wakeup_ns = choice.until_ns
+            self._wakeup_ns, self._free_ns = choice.until_ns, None
             return None
         assert entry is not None, "going on was checked to be possible"
         if type(choice) is Stay:
@@ -197,6 +202,7 @@ class Scheduler:
         guarded = self._guarded
         if guarded.ran is not None:
             guarded.tell(guarded.ran, lane, task.node, task.padded_rows, now - entry.dispatched_ns)
+        self._free_ns = now
         if not entry.requests:
             return Completion(evicted, (), None, flight.merge(lane))
         if lane.loops:
@@ -329,7 +335,9 @@ class Scheduler:
         joined: int | None = None,
     ) -> Task:
         entry.running = True
-        entry.dispatched_ns = now
+        # What the engine takes between two nodes is part of the second one, in tables as well.
+        entry.dispatched_ns = now if self._free_ns is None else self._free_ns
+        self._free_ns = None
         self._running += 1
         rows = len(entry.requests)
         task = _new(

@@ -137,6 +137,25 @@ def test_one_batch_at_first_is_soon_outweighed() -> None:
     assert estimate(seen(stream), stream[-1]) == pytest.approx(1e-3, rel=0.25)
 
 
+@pytest.mark.parametrize("tried", [1, 2, 4])
+def test_a_server_that_was_tried_once_is_not_slow_for_that(tried: int) -> None:
+    """A few rows, ten idle minutes, then users: after a handful of them the rate is theirs."""
+    pause_ns = 600 * 10**9
+    stream = [1_000 * k for k in range(tried)] + [pause_ns + 1_000 * k for k in range(30)]
+    rate = seen(stream)
+    assert estimate(rate, rate.last_arrival_ns) == pytest.approx(1e-3, rel=0.1)
+    assert rate.recent_per_ns(rate.last_arrival_ns) == pytest.approx(1e-3, rel=0.1)
+
+
+def test_between_two_batches_the_estimate_stays() -> None:
+    """Sixteen rows at a time: while the next batch is not due, silence says nothing; long after that it does."""
+    rate = seen([16_000 * k for k in range(200) for _ in range(16)])
+    last_ns = rate.last_arrival_ns
+    for open_ns in (1_000, 8_000, 15_000):
+        assert estimate(rate, last_ns + open_ns) == pytest.approx(1e-3, rel=0.1)
+    assert estimate(rate, last_ns + 1_000_000) < 5e-4
+
+
 def test_two_nights_are_pauses() -> None:
     """Steady days, and nothing in between: in the morning the rate is as it was the day before."""
     rate = ArrivalRate()

@@ -56,10 +56,13 @@ class Joining:
         self._met: dict[str, _Met] = {}
         """By model, the lane it was seen in last: another scheduler's lane of that name has times of its own."""
 
-    def decide(self, lane: Lane, top: SubBatch, rate_per_ns: float, now: int, *, at_once: bool = False) -> Choice:
+    def decide(
+        self, lane: Lane, top: SubBatch, rate_per_ns: float, now: int, *, pace: float = 1.0, at_once: bool = False
+    ) -> Choice:
         """Let newcomers in, or go on. None: this is no place where any could come in.
 
-        rate_per_ns: of the model's arrivals. at_once: those who wait outrank those who run; the threshold is one.
+        rate_per_ns: of the model's arrivals, in the time of its table. pace: what the clock shows over that.
+        at_once: those who wait outrank those who run; the threshold is one.
         """
         progress, queue = top.progress, lane.queue
         if progress is None or top.cursor != lane.loops[progress.loop].first:
@@ -80,15 +83,17 @@ class Joining:
         newcomers = queue.peek(now, rows)
         needed = _needed(met, top, number, newcomers, rate_per_ns)
         joins = waiting >= needed
-        start_ns = now + met.times[number].before_ns[rows]
-        wait_ns = 0.0 if joins else min((needed - waiting) / rate_per_ns, _all_left_ns(lane, top))
-        if _matter(lane, top, newcomers, now) and not _in_time(lane, top, newcomers, start_ns + wait_ns):
-            if not joins:
-                if not _saved(lane, top, newcomers, start_ns, wait_ns):
-                    return Stay(Reason.STAY_LOOP)
-                arrivals_ns = min((needed - waiting) / rate_per_ns, float(UNBOUNDED_NS))
-                wait_ns = _wait_ns(met, top, number, arrivals_ns, waiting, rate_per_ns)
-            joins = _spares(lane, top, newcomers, now, start_ns, wait_ns, joins=joins)
+        if _matter(lane, top, newcomers, now):
+            flight = _Flight(lane, top, newcomers, now, pace)
+            start_ns = met.times[number].before_ns[rows]
+            wait_ns = 0.0 if joins else min((needed - waiting) / rate_per_ns, _all_left_ns(lane, top))
+            if not flight.in_time(start_ns + wait_ns):
+                if not joins:
+                    if not flight.saved(start_ns, wait_ns):
+                        return Stay(Reason.STAY_LOOP)
+                    arrivals_ns = min((needed - waiting) / rate_per_ns, float(UNBOUNDED_NS))
+                    wait_ns = _wait_ns(met, top, number, arrivals_ns, waiting, rate_per_ns)
+                joins = flight.spares(start_ns, wait_ns, joins=joins)
         return Start(lane, rows, Reason.JOIN_LOOP) if joins else Stay(Reason.STAY_LOOP)
 
     def _meet(self, lane: Lane) -> _Met:
@@ -164,20 +169,6 @@ def _matter(lane: Lane, top: SubBatch, newcomers: Sequence[Request], now: int) -
     return bisect_left(deadlines_ns, now) <= MISSED_MOST * len(deadlines_ns)
 
 
-def _in_time(lane: Lane, top: SubBatch, newcomers: Sequence[Request], start_ns: float) -> bool:
-    """Whether nobody is late either way: the last of all ends before the first deadline, if newcomers are in the loop
-    then and each row goes round as often as any; the usual case where targets are loose, and soon found out."""
-    latency, progress = lane.loop_latency, top.progress
-    assert latency is not None, "lanes without a table are refused"
-    assert progress is not None, "it stands in a loop"
-    number, running, rows = progress.loop, len(top.requests), len(newcomers)
-    most = max([latency.most_left(number), progress.last(), *latency.expected_left(newcomers, number, {})])
-    body_ns = max(lane.body_ns(number, running), lane.body_ns(number, running + rows))
-    behind_ns = lane.sums_ns[rows][-1] - lane.sums_ns[rows][lane.loops[number].stop]
-    end_ns = start_ns + behind_ns + (most + 1) * body_ns
-    return end_ns <= min([top.deadlines_ns[0], *[request.deadline_ns for request in newcomers]])
-
-
 def _all_left_ns(lane: Lane, top: SubBatch) -> float:
     """A bound on the time until all rows have left the loop they run, where it is the last one."""
     latency, progress = lane.loop_latency, top.progress
@@ -189,52 +180,82 @@ def _all_left_ns(lane: Lane, top: SubBatch) -> float:
     return max(latency.most_left(number), progress.last()) * lane.body_ns(number, len(top.requests))
 
 
-def _saved(lane: Lane, top: SubBatch, newcomers: Sequence[Request], start_ns: float, wait_ns: float) -> int:
-    """How many newcomers are in time if they are in the loop then, but not so much later (an iteration at least)."""
-    latency, progress = lane.loop_latency, top.progress
-    assert latency is not None, "lanes without a table are refused"
-    assert progress is not None, "it stands in a loop"
-    number, running, rows = progress.loop, len(top.requests), len(newcomers)
-    body_ns, sums_ns = lane.body_ns(number, running + rows), lane.sums_ns[rows]
-    start_ns += sums_ns[-1] - sums_ns[lane.loops[number].stop]
-    later_ns = max(float(lane.body_ns(number, running)), wait_ns)
-    saved = 0
-    for request, left in zip(newcomers, latency.expected_left(newcomers, number, {}), strict=True):
-        end_ns = start_ns + left * body_ns
-        saved += end_ns <= request.deadline_ns < end_ns + later_ns
-    return saved
+class _Flight:
+    """Rows that run in a loop and those that could come to them: who is late, by which course.
 
-
-def _spares(
-    lane: Lane,
-    top: SubBatch,
-    newcomers: Sequence[Request],
-    now: int,
-    start_ns: float,
-    wait_ns: float,
-    *,
-    joins: bool,
-) -> bool:
-    """Whether to let newcomers in, by deadlines; ``joins`` where these make no difference.
-
-    start_ns: when they would be in the loop. wait_ns: how much later that would be if they do not come in now.
+    Times are by the table, from now on; deadlines are by the clock, which shows ``pace`` times as much.
     """
-    saved = _saved(lane, top, newcomers, start_ns, wait_ns)
-    latency, progress = lane.loop_latency, top.progress
-    assert latency is not None, "lanes without a table are refused"
-    assert progress is not None, "it stands in a loop"
-    number, running, rows = progress.loop, len(top.requests), len(newcomers)
-    without_ns, with_ns = lane.body_ns(number, running), lane.body_ns(number, running + rows)
-    behind_ns = lane.sums_ns[rows][-1] - lane.sums_ns[rows][lane.loops[number].stop]
-    if not (joins or saved):
-        return False
-    # Rows that end in between are harmed. Those whose deadline comes with this very iteration are lost in any case.
-    deadlines_ns = top.deadlines_ns
-    lost = bisect_left(deadlines_ns, now + without_ns + behind_ns)
-    if running - lost <= (saved if joins else 0) or deadlines_ns[lost] >= UNBOUNDED_NS:
-        return True
-    lefts = latency.expected_left(top.requests, number, progress.iterations())
-    harmed, now_ns, start_ns = 0, now + behind_ns, start_ns + behind_ns
-    for request, left in zip(top.requests, lefts, strict=True):
-        harmed += now_ns + left * without_ns <= request.deadline_ns < start_ns + left * with_ns
-    return joins if saved == harmed else saved > harmed
+
+    __slots__ = (
+        "behind_ns",
+        "deadlines_ns",
+        "lane",
+        "newcomers",
+        "now",
+        "pace",
+        "running",
+        "top",
+        "with_ns",
+        "without_ns",
+    )
+
+    def __init__(self, lane: Lane, top: SubBatch, newcomers: Sequence[Request], now: int, pace: float) -> None:
+        progress = top.progress
+        assert progress is not None, "it stands in a loop"
+        number, rows = progress.loop, len(newcomers)
+        self.lane, self.top, self.newcomers, self.now, self.pace = lane, top, newcomers, now, pace
+        self.running = len(top.requests)
+        self.without_ns = lane.body_ns(number, self.running)
+        self.with_ns = lane.body_ns(number, self.running + rows)
+        self.behind_ns = lane.sums_ns[rows][-1] - lane.sums_ns[rows][lane.loops[number].stop]
+        self.deadlines_ns = top.deadlines_ns
+
+    def _left(self, requests: Sequence[Request], behind: Mapping[int, int]) -> list[float]:
+        latency, progress = self.lane.loop_latency, self.top.progress
+        assert latency is not None, "lanes without a table are refused"
+        assert progress is not None, "it stands in a loop"
+        return latency.expected_left(requests, progress.loop, behind)
+
+    def in_time(self, start_ns: float) -> bool:
+        """Whether nobody is late either way: the last of all ends before the first deadline, if newcomers are in the
+        loop by then and each row goes round as often as any; the usual case where targets are loose, and soon found
+        out."""
+        latency, progress = self.lane.loop_latency, self.top.progress
+        assert latency is not None, "lanes without a table are refused"
+        assert progress is not None, "it stands in a loop"
+        most = max([latency.most_left(progress.loop), progress.last(), *self._left(self.newcomers, {})])
+        end_ns = start_ns + self.behind_ns + (most + 1) * max(self.without_ns, self.with_ns)
+        first_ns = min([self.deadlines_ns[0], *[request.deadline_ns for request in self.newcomers]])
+        return self.now + self.pace * end_ns <= first_ns
+
+    def saved(self, start_ns: float, wait_ns: float) -> int:
+        """How many newcomers are in time if they are in the loop then, but not so much later; an iteration at least."""
+        now, pace = self.now, self.pace
+        start_ns += self.behind_ns
+        later_ns = pace * max(float(self.without_ns), wait_ns)
+        saved = 0
+        for request, left in zip(self.newcomers, self._left(self.newcomers, {}), strict=True):
+            end_ns = now + pace * (start_ns + left * self.with_ns)
+            saved += end_ns <= request.deadline_ns < end_ns + later_ns
+        return saved
+
+    def spares(self, start_ns: float, wait_ns: float, *, joins: bool) -> bool:
+        """Whether to let newcomers in, by deadlines; ``joins`` where these make no difference.
+
+        start_ns: until they would be in the loop. wait_ns: how much later that would be if they do not come in now.
+        """
+        saved = self.saved(start_ns, wait_ns)
+        if not (joins or saved):
+            return False
+        now, pace, deadlines_ns, progress = self.now, self.pace, self.deadlines_ns, self.top.progress
+        assert progress is not None, "it stands in a loop"
+        # Rows that end in between are harmed. Those whose deadline comes with this very iteration are lost in any case.
+        lost = bisect_left(deadlines_ns, now + pace * (self.without_ns + self.behind_ns))
+        if self.running - lost <= (saved if joins else 0) or deadlines_ns[lost] >= UNBOUNDED_NS:
+            return True
+        requests, harmed = self.top.requests, 0
+        for request, left in zip(requests, self._left(requests, progress.iterations()), strict=True):
+            alone_ns = now + pace * (self.behind_ns + left * self.without_ns)
+            joined_ns = now + pace * (start_ns + self.behind_ns + left * self.with_ns)
+            harmed += alone_ns <= request.deadline_ns < joined_ns
+        return joins if saved == harmed else saved > harmed

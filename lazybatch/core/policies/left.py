@@ -31,7 +31,8 @@ class Left:
     waiting: rows in the queue; rows: those that matter. lost: so many of the first are late whatever is done; they let
     others pass that end by ``pass_until_ns``. seen: so many behind those have deadlines that are looked at; none of
     them is before ``tightest_ns``. late_alone: the first row is late even if it starts alone, and `lose` is to be told.
-    calm_until_ns: nobody is late if the processor is free by then, whoever starts now.
+    calm_until_ns: nobody is late if the processor is free by then, whoever starts now. pace: of the machine; by the
+    clock everything takes so many times what the table says.
     """
 
     __slots__ = (
@@ -46,6 +47,7 @@ class Left:
         "lane",
         "late_alone",
         "lost",
+        "pace",
         "pass_until_ns",
         "per_ns",
         "rows",
@@ -64,14 +66,15 @@ class Left:
         self.waiting = self.rows = self.lost = self.seen = self.tightest_ns = self.calm_until_ns = self._now = 0
         self.late_alone = False
         self.pass_until_ns = 0.0
+        self.pace = 1.0
         self._deadlines_ns: Sequence[int] | None = ()
         # By the rate of a solution: by rows, a time within which so many are done.
         self._by_rate: dict[float, list[int]] = {}
         self._served_ns = self._by_rate.setdefault(solution.rate_per_ns, [0])
 
-    def see(self, solution: Solution, share: float, now: int, timed: bool) -> None:
+    def see(self, solution: Solution, share: float, now: int, timed: bool, pace: float = 1.0) -> None:
         """Look at the lane as it is now. timed: its rows can have deadlines."""
-        self.share = share
+        self.share, self.pace = share, pace
         self.per_ns = solution.rate_per_ns * share
         if (
             solution is not self.solution
@@ -100,7 +103,7 @@ class Left:
         head = queue.head(now)
         assert head is not None, "rows wait"
         if queue.uniform:
-            self._same_until_ns = head.deadline_ns - lane.sums_ns[1][-1]
+            self._same_until_ns = head.deadline_ns - int(self.pace * lane.sums_ns[1][-1])
             self.late_alone = now > self._same_until_ns
             self.tightest_ns = head.arrival_ns + queue.least_sla_ns
             self._deadlines_ns = None
@@ -110,19 +113,18 @@ class Left:
             self.seen = len(self._deadlines_ns)
             self.tightest_ns = min(self._deadlines_ns)
         seen, served_ns = self.seen, self._served_ns
-        self.calm_until_ns = self.tightest_ns - (
-            served_ns[seen] if seen < len(served_ns) else self._until_served_ns(seen)
-        )
+        until_served_ns = served_ns[seen] if seen < len(served_ns) else self._until_served_ns(seen)
+        self.calm_until_ns = self.tightest_ns - int(self.pace * until_served_ns)
 
     def lose(self, mean_ns: float) -> None:
         """The first row is late even if it starts alone: find the first that is not.
 
         mean_ns: how long rows take on average.
         """
-        lane, now = self.lane, self._now
-        waiting, in_time_ns = lane.queue.peek(now, self.rows), now + lane.run_ns(1)
+        lane, now, pace = self.lane, self._now, self.pace
+        waiting, in_time_ns = lane.queue.peek(now, self.rows), now + pace * lane.run_ns(1)
         lost = next((k for k, request in enumerate(waiting) if request.deadline_ns >= in_time_ns), len(waiting))
-        own_ns = lane.run_ns(min(lost, lane.rows_max))
+        own_ns = pace * lane.run_ns(min(lost, lane.rows_max))
         self.pass_until_ns = waiting[0].arrival_ns + PASS_WITHIN * mean_ns - own_ns
         self._deadlines_ns = [request.deadline_ns for request in waiting[lost : lost + DEADLINES_SEEN]]
         self.lost, self.seen = lost, len(self._deadlines_ns)
@@ -138,7 +140,7 @@ class Left:
             self.tightest_ns = min(self._deadlines_ns)
         return self._deadlines_ns
 
-    def late(self, begun: int, free_ns: int, *, passing: bool = False) -> int:
+    def late(self, begun: int, free_ns: float, *, passing: bool = False) -> int:
         """How many of those that do not start now end late, if they follow from ``free_ns`` on.
 
         begun: so many of the first rows start now; passing: of the first behind the lost.
@@ -151,14 +153,14 @@ class Left:
         if ahead and free_ns <= self.pass_until_ns:
             ahead = 0
         left = ahead + self.seen - begun
-        if self.tightest_ns >= free_ns + self._until_served_ns(left):
+        if self.tightest_ns >= free_ns + self.pace * self._until_served_ns(left):
             return 0
         deadlines_ns = self.deadlines_ns[begun:]
-        lane, solution = self.lane, self.solution
+        lane, solution, pace = self.lane, self.solution, self.pace
         at, late, tightest_ns = -ahead, 0, min(deadlines_ns)
         while left:
             size = min(solution.start(left) or left, lane.rows_max, left)
-            free_ns += lane.run_ns(size)
+            free_ns += pace * lane.run_ns(size)
             if tightest_ns < free_ns:
                 late += sum([deadline_ns < free_ns for deadline_ns in deadlines_ns[max(0, at) : max(0, at + size)]])
             at += size
@@ -166,7 +168,7 @@ class Left:
         return late
 
     def _until_served_ns(self, rows: int) -> int:
-        """A time within which so many, or fewer, are done in batches of the advised sizes."""
+        """By the table, a time within which so many, or fewer, are done in batches of the advised sizes."""
         served_ns = self._served_ns
         while len(served_ns) <= rows:
             left = len(served_ns)

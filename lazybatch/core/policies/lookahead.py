@@ -74,6 +74,8 @@ class Lookahead:
         rates: Callable[[], ArrivalRate] = ArrivalRate,
     ) -> None:
         self._prospect = Prospect(controls, rates)
+        self.ran = self._prospect.ran
+        """News of every node that has run: how fast the machine is. Heard at every boundary, so without a detour."""
         self._starting = Starting(self._prospect)
         self._joining = Joining(loops or {})
         self._levels = self._ages = False
@@ -89,10 +91,6 @@ class Lookahead:
         self._news.add(request.model)
         self._levels = self._levels or request.priority != 0
         self._prospect.arrived(request)
-
-    def ran(self, lane: Lane, node: int, rows: int, took_ns: int) -> None:
-        """News of every node that has run: how fast the machine is."""
-        self._prospect.ran(lane, node, rows, took_ns)
 
     def completed(self, sub_batch: SubBatch, now: int) -> None:
         """News of every sub-batch that has ended: how long its rows took."""
@@ -118,7 +116,7 @@ class Lookahead:
         self._news.clear()
         # Once newcomers that start now have ended, the situation looks the same: others may be waiting for that. And
         # who ages comes to be asked about without any news.
-        self._settled = None if type(choice) is Start or self._ages else situation
+        self._settled = None if type(choice) is Start or (self._ages and self._levels) else situation
         return choice
 
     def _start_or_wait(self, view: View, now: int) -> Choice:
@@ -137,9 +135,9 @@ class Lookahead:
             leading = self._leading(view, now)
             lanes = [lane for lane in lanes if lane in leading]
         if self._ranked(view):
-            in_flight = _level_in_flight(view, now)
-            lanes = [lane for lane in lanes if len(lane.queue) and _head_level(lane, now) >= in_flight]
-            outranked = any(_head_level(lane, now) > in_flight for lane in lanes)
+            ranks = [(lane, self._above(lane, view, now)) for lane in lanes if len(lane.queue)]
+            lanes = [lane for lane, above in ranks if above >= 0]
+            outranked = any(above > 0 for _, above in ranks)
         candidates = [(lane, rows) for lane in lanes if (rows := self._newcomers(lane, view, outranked, now))]
         if not candidates:
             return None
@@ -171,10 +169,11 @@ class Lookahead:
         lane = view.lane_of(top.model)
         if not len(lane.queue) or (len(view.lanes) > 1 and lane not in self._leading(view, now)):
             return None
-        above = _head_level(lane, now) - _level_in_flight(view, now) if self._ranked(view) else 0
+        above = self._above(lane, view, now) if self._ranked(view) else 0
         if above < 0:
             return None
-        return self._joining.decide(lane, top, self._prospect.rate_per_ns(lane.model, now), now, at_once=above > 0)
+        rate_per_ns = self._prospect.rate_per_ns(lane.model, now)
+        return self._joining.decide(lane, top, rate_per_ns, now, pace=self._prospect.pace, at_once=above > 0)
 
     def _ranked(self, view: View) -> bool:
         """Whether rows can be of different levels."""
@@ -183,6 +182,25 @@ class Lookahead:
             self._levels = self._levels or any(lane.spec.levels for lane in view.lanes)
             self._ages = any(lane.spec.ageing_ns is not None for lane in view.lanes)
         return self._levels
+
+    def _above(self, lane: Lane, view: View, now: int) -> int:
+        """By how many levels the first row that waits in a lane is above all that is in flight. Of its own model it is
+        priorities that count, as of equals whoever runs came first; others are as old as they were when they started.
+        """
+        head, queue = lane.queue.head(now), lane.queue
+        assert head is not None, "something waits there"
+        if not self._ages:
+            return head.priority - max([row.priority for entry in view.stack for row in entry.requests])
+        level = queue.level(head, now)
+        return min(
+            [
+                head.priority - row.priority
+                if row.model == head.model
+                else level - view.lane_of(row.model).queue.level(row, entry.started_ns)
+                for entry in view.stack
+                for row in entry.requests
+            ]
+        )
 
     def _leading(self, view: View, now: int) -> list[Lane]:
         """The lanes whose turn it may be: of the highest level that waits, and of these one that is overdue first."""
@@ -195,7 +213,7 @@ class Lookahead:
         if len(lanes) < 2:
             return lanes
         lane, head = min(reversed(heads), key=lambda one: one[1].arrival_ns)
-        return [lane] if overdue(head, lanes, view, now) else lanes
+        return [lane] if overdue(head, lanes, view, now, self._prospect.pace) else lanes
 
     def _newcomers(self, lane: Lane, view: View, outranked: bool, now: int) -> int:
         """Rows of a lane that may preempt now, and can merge with what it has in flight; 0 for none.
@@ -214,9 +232,9 @@ class Lookahead:
             rows = lane.joining_rows(rows)
         if not rows or outranked:
             return rows
-        time_ns = lane.run_ns(rows)
+        time_ns, pace = lane.run_ns(rows), self._prospect.pace
         for entry in view.stack:
-            if _unwilling(entry, view, lane, time_ns, now):
+            if _unwilling(entry, view, lane, time_ns, now, pace):
                 return 0
         return rows
 
@@ -228,11 +246,12 @@ class Lookahead:
             assert head is not None, "newcomers were counted"
             deadlines_ns = sorted(prospect.deadlines_ns(lane, rows))
             stack.append(_new(Running, (lane, 0, rows, head.signature, (deadlines_ns,), ())))
+        pace = prospect.pace
         time_ns, row_time_ns, late_in_flight, late_ns, tail_ns = drain(
-            stack, now, prospect.late_price_ns, prospect.tail_from_ns
+            stack, now, prospect.late_price_ns, prospect.tail_from_ns, pace
         )
         cost_ns, late = prospect.cost_ns(lane, rows, time_ns, now)
-        cost_ns += row_time_ns + late_ns + TAIL_WEIGHT * tail_ns
+        cost_ns += row_time_ns + late_ns + TAIL_WEIGHT * tail_ns / pace
         return _new(Score, (cost_ns, late + late_in_flight))
 
 
@@ -242,14 +261,15 @@ def _running(entry: SubBatch, view: View) -> Running:
     return _new(Running, (lane, entry.cursor, len(requests), entry.signature, (entry.deadlines_ns,), requests))
 
 
-def _unwilling(entry: SubBatch, view: View, newcomers: Lane, time_ns: int, now: int) -> bool:
-    """Whether a sub-batch in flight has waited enough for others; time_ns: what the newcomers take."""
+def _unwilling(entry: SubBatch, view: View, newcomers: Lane, time_ns: int, now: int, pace: float) -> bool:
+    """Whether a sub-batch in flight has waited enough for others; time_ns: what the newcomers take. All is by the
+    table: what the clock shows counts over the pace."""
     lane, rows, progress = view.lane_of(entry.model), len(entry.requests), entry.progress
     sums_ns = lane.sums_ns[rows]
-    in_flight_ns, own_ns = float(now - entry.started_ns), float(sums_ns[entry.cursor])
+    in_flight_ns, own_ns = (now - entry.started_ns) / pace, float(sums_ns[entry.cursor])
     if progress is not None:  # rows come and go: what counts is how they fare on average
         started_ns, iterations = progress.means()
-        in_flight_ns = now - started_ns
+        in_flight_ns = (now - started_ns) / pace
         own_ns = sums_ns[lane.loops[progress.loop].first] + iterations * lane.body_ns(progress.loop, rows)
     if in_flight_ns > PATIENCE * lane.run_ns(lane.rows_max):
         return True
@@ -257,14 +277,3 @@ def _unwilling(entry: SubBatch, view: View, newcomers: Lane, time_ns: int, now: 
         return False
     lending = LENDING if progress is None else LENDING_IN_LOOPS
     return in_flight_ns - own_ns + time_ns > lending * sums_ns[-1]
-
-
-def _level_in_flight(view: View, now: int) -> int:
-    """The highest level of all rows in flight; who has aged in the queue is as old when he runs."""
-    return max([view.lane_of(row.model).queue.level(row, now) for entry in view.stack for row in entry.requests])
-
-
-def _head_level(lane: Lane, now: int) -> int:
-    head = lane.queue.head(now)
-    assert head is not None, "asked only about lanes in which something waits"
-    return lane.queue.level(head, now)

@@ -35,9 +35,9 @@ class Running(NamedTuple):
 class Drain(NamedTuple):
     """The predicted end of a stack.
 
-    time_ns: until everything is done. row_time_ns: sum over rows of the time until each is done.
+    time_ns: until everything is done. row_time_ns: sum over rows of the time until each is done; both by the table.
     late: rows that end after their deadline; late_ns: what they cost, at the given price for one of each model.
-    tail_ns: sum over requests of their latency beyond the given bound.
+    tail_ns: sum over requests of their latency beyond the given bound, by the clock.
     """
 
     time_ns: int
@@ -48,14 +48,18 @@ class Drain(NamedTuple):
 
 
 def drain(
-    stack: list[Running], now: int, late_price_ns: Mapping[str, float], tail_from_ns: Mapping[str, float]
+    stack: list[Running],
+    now: int,
+    late_price_ns: Mapping[str, float],
+    tail_from_ns: Mapping[str, float],
+    pace: float = 1.0,
 ) -> Drain:
     """Run the stack in thought, top first; a sub-batch that reaches an older one of its model merges with it.
 
     ``stack`` is consumed. Merging follows the BatchTable: equal nodes and signatures, and rows within the maximum and
     of an allowed number.
     late_price_ns: by model, the price of one row that ends late; models not in it have no deadlines.
-    tail_from_ns: by model, the latency beyond which a request is in the tail.
+    tail_from_ns: by model, the latency beyond which a request is in the tail. pace: what the clock shows over tables.
     """
     time_ns = row_time_ns = late = 0
     late_ns = tail_ns = 0.0
@@ -79,7 +83,7 @@ def drain(
         time_ns += step_ns
         row_time_ns += inside * step_ns
         inside -= rows
-        end_ns = now + time_ns
+        end_ns = now + pace * time_ns
         model = lane.model
         price_ns = late_price_ns.get(model)
         if price_ns is not None:

@@ -12,8 +12,9 @@ most needed: close to saturation, where latencies tell loads apart best. The las
 faster, but for no more than `BURST_LOAD`: at low loads a burst is worth batching for, at high ones running after every
 cluster costs more than it gains.
 
-A machine may be slower than it was when its tables were measured, or faster. All of this is in the time of the tables:
-a rate counts by the arrivals that come while nodes run that long, by their present pace.
+A machine may be slower than it was when its tables were measured, or faster. What alternatives cost is in the time of
+the tables: a rate is that of the clock times the pace, a price what it is by the clock over the pace. Deadlines are
+compared with what the clock will show: now plus the pace times what the table says.
 
 Deadlines: a row that ends late costs a price, the less the more the processor is loaded, because there every moment
 that is spent on saving one row makes others late. With several models the price is the same for all of them, so that
@@ -63,18 +64,17 @@ _SHARE_MIN = 0.1
 class _Model:
     """One lane and what follows from its rate, as long as that is the same.
 
-    pace: how fast its nodes run; rates are in the time of its table. load: rate over capacity; root: of that.
-    solution: the control of the rate where others do not disturb.
+    rate_per_ns: in the time of the table. load: rate over capacity; root: of that. solution: the control of the rate
+    where others do not disturb.
     """
 
-    __slots__ = ("arrivals", "control", "lane", "left", "load", "model", "pace", "rate_per_ns", "root", "solution")
+    __slots__ = ("arrivals", "control", "lane", "left", "load", "model", "rate_per_ns", "root", "solution")
 
     def __init__(self, lane: Lane, control: Control, arrivals: ArrivalRate) -> None:
         self.lane = lane
         self.model = lane.model
         self.control = control
         self.arrivals = arrivals
-        self.pace = Pace(lane.run_ns(1))
         self.rate_per_ns = self.load = self.root = 0.0
         self.solution = control.at(0.0)
         self.left = Left(lane, self.solution)
@@ -103,7 +103,7 @@ class Prospect:
         """Nobody who waits is late if the processor is free by then, whoever starts now."""
         self._lanes: Sequence[Lane] = ()
         self._models: list[_Model] = []
-        self._of: dict[str, _Model] = {}
+        self._machine: Pace | None = None
         self._lefts: list[Left] = []
         self._seen: dict[str, tuple[int, float]] = {}
 
@@ -120,28 +120,28 @@ class Prospect:
 
     def ran(self, lane: Lane, node: int, rows: int, took_ns: int) -> None:
         """A node has run, with so many rows."""
-        of = self._of.get(lane.model)
-        if of is not None and of.lane is lane:
+        if self._machine is not None:
             assert lane.times_ns is not None, "lanes without a table are refused"
-            of.pace.ran(took_ns, lane.times_ns[node][rows])
+            self._machine.ran(took_ns, lane.times_ns[node][rows])
+
+    @property
+    def pace(self) -> float:
+        """What nodes take just now, of whichever model, over what tables say."""
+        return 1.0 if self._machine is None else self._machine.ratio
 
     def completed(self, model: str, requests: Sequence[Request], now: int) -> None:
         """These have ended; how long rows take is seen, whatever the control expects."""
         count, mean_ns = self._seen.get(model, _NOTHING_SEEN)
-        pace = self._pace(model)
+        pace = self.pace
         for request in requests:
             count = min(count + 1, _LATENCIES)
             mean_ns += ((now - request.arrival_ns) / pace - mean_ns) / count
         self._seen[model] = count, mean_ns
 
-    def _pace(self, model: str) -> float:
-        of = self._of.get(model)
-        return 1.0 if of is None else of.pace.ratio
-
     def rate_per_ns(self, model: str, now: int) -> float:
         """Estimated arrivals of a model per nanosecond of its table; the least positive number before anything is
         known."""
-        return (self._rates[model].per_ns(now) or 5e-324) * self._pace(model)
+        return (self._rates[model].per_ns(now) or 0.0) * self.pace or 5e-324
 
     def look(self, lanes: Sequence[Lane], now: int) -> None:
         """Bring everything up to the present moment."""
@@ -150,9 +150,9 @@ class Prospect:
         if len(lanes) == 1:
             self._look_at_one(now)
             return
-        models, at_work, total, roots = self._models, 0, 0.0, 0.0
+        models, at_work, total, roots, pace = self._models, 0, 0.0, 0.0, self.pace
         for of in models:
-            rate_per_ns = (of.arrivals.per_ns(now) or 0.0) * of.pace.ratio
+            rate_per_ns = (of.arrivals.per_ns(now) or 0.0) * pace
             if rate_per_ns != of.rate_per_ns:
                 of.change(rate_per_ns)
             total += of.load
@@ -160,7 +160,7 @@ class Prospect:
             if of.lane.table.rows or len(of.lane.queue):
                 at_work += 1
         if self.sla_ns:
-            price_ns = LATE_WEIGHT_SHARED * max(self.sla_ns.values())
+            price_ns = LATE_WEIGHT_SHARED * max(self.sla_ns.values()) / pace
             self.late_price_ns = dict.fromkeys(self.sla_ns, price_ns)
         timed, tail_from_ns, calm_until_ns = self.late_price_ns, self.tail_from_ns, UNBOUNDED_NS
         shared, offered, spare, roots = at_work > 1, max(1.0, total), max(0.0, 1.0 - total), roots or 1.0
@@ -168,7 +168,7 @@ class Prospect:
             load, solution, share, left = of.load, of.solution, 1.0, of.left
             slowed = 1.0 - total + load
             tail_from_ns[of.model] = (
-                TAIL_FROM * of.pace.ratio * solution.mean_latency_ns / (slowed if slowed > _SHARE_MIN else _SHARE_MIN)
+                TAIL_FROM * pace * solution.mean_latency_ns / (slowed if slowed > _SHARE_MIN else _SHARE_MIN)
             )
             if shared:
                 share = load / offered + spare * of.root / roots
@@ -176,7 +176,7 @@ class Prospect:
                     share = _SHARE_MIN
                 if share < 1.0:
                     solution = of.control.at(of.rate_per_ns / share)
-            left.see(solution, share, now, of.model in timed)
+            left.see(solution, share, now, of.model in timed, pace)
             if left.late_alone:
                 self._lose(left)
             if left.calm_until_ns < calm_until_ns:
@@ -191,18 +191,19 @@ class Prospect:
             known.get(lane) or _Model(lane, self._controls[lane.model], self._rates[lane.model]) for lane in lanes
         ]
         self._lefts = [of.left for of in self._models]
-        self._of = {of.model: of for of in self._models}
+        if self._machine is None:
+            self._machine = Pace(sum([lane.run_ns(1) for lane in lanes]) // len(lanes))
         self.left = {of.model: of.left for of in self._models}
 
     def _look_at_one(self, now: int) -> None:
         """The same with a share of 1, on the path of most decisions; and the rate is looked at more closely."""
         of = self._models[0]
-        model, control, arrivals, left, pace = of.model, of.control, of.arrivals, of.left, of.pace.ratio
+        model, control, arrivals, left, pace = of.model, of.control, of.arrivals, of.left, self.pace
         rate = (arrivals.per_ns(now) or 0.0) * pace
         sla_ns = self.sla_ns.get(model)
         if sla_ns is not None:
             spare = 1.0 - rate / control.capacity_per_ns
-            self.late_price_ns[model] = LATE_WEIGHT * (spare if spare > _SPARE_MIN else _SPARE_MIN) * sla_ns
+            self.late_price_ns[model] = LATE_WEIGHT * (spare if spare > _SPARE_MIN else _SPARE_MIN) * sla_ns / pace
         solution = control.at(rate)
         count, seen_ns = self._seen.get(model, _NOTHING_SEEN)
         if count >= _LATENCIES_MIN:
@@ -213,7 +214,7 @@ class Prospect:
             if burst.rate_per_ns > solution.rate_per_ns:
                 solution = burst
         self.tail_from_ns[model] = TAIL_FROM * pace * solution.mean_latency_ns
-        left.see(solution, 1.0, now, sla_ns is not None)
+        left.see(solution, 1.0, now, sla_ns is not None, pace)
         if left.late_alone:
             self._lose(left)
         self.calm_until_ns = left.calm_until_ns
@@ -221,7 +222,7 @@ class Prospect:
     def _lose(self, left: Left) -> None:
         """The first rows of a lane are late whatever is done."""
         model = left.lane.model
-        seen_ns = self._seen.get(model, _NOTHING_SEEN)[1] * self._pace(model)
+        seen_ns = self._seen.get(model, _NOTHING_SEEN)[1] * self.pace
         left.lose(max(self.tail_from_ns[model] / TAIL_FROM, seen_ns))
 
     def cost_ns(
@@ -232,7 +233,7 @@ class Prospect:
         started, rows: the lane of which so many of the first rows start now (None: none do). passing: of the first
         behind the lost. time_ns: until everything in flight, those included, is done.
         """
-        cost_ns, late, free_ns = 0.0, 0, now + time_ns
+        cost_ns, late, free_ns = 0.0, 0, now + self.pace * time_ns
         for left in self._lefts:
             begun, solution, share = rows if left.lane is started else 0, left.solution, left.share
             waiting = left.rows - begun
@@ -252,7 +253,7 @@ class Prospect:
         left = self.left[lane.model]
         return left.deadlines_ns[: rows if passing else max(0, rows - left.lost)]
 
-    def late_started(self, lane: Lane, rows: int, end_ns: int, *, passing: bool = False) -> tuple[float, int]:
+    def late_started(self, lane: Lane, rows: int, end_ns: float, *, passing: bool = False) -> tuple[float, int]:
         """What the first rows of a lane cost by being late if they end then, and how many are."""
         if self.left[lane.model].tightest_ns >= end_ns:
             return 0.0, 0
@@ -262,7 +263,6 @@ class Prospect:
     def waiting_ends_ns(self, lane: Lane, fits: int, now: int) -> int:
         """Until when to wait for one more row: silence, or the tightest deadline, ends it."""
         left = self.left[lane.model]
-        gap_ns = self._pace(lane.model) / left.per_ns
-        silence_ns = self._rates[lane.model].last_arrival_ns + int(SILENCE_GAPS * gap_ns)
-        last_start_ns = min(left.deadlines_ns, default=UNBOUNDED_NS) - lane.run_ns(min(fits + 1, lane.rows_max))
-        return min(silence_ns, last_start_ns)
+        pace, run_ns = self.pace, lane.run_ns(min(fits + 1, lane.rows_max))
+        silence_ns = self._rates[lane.model].last_arrival_ns + int(SILENCE_GAPS * pace / left.per_ns)
+        return min(silence_ns, min(left.deadlines_ns, default=UNBOUNDED_NS) - int(pace * run_ns))

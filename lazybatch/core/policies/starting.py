@@ -34,7 +34,7 @@ class Starting:
             if until_ns > now:
                 return Wait(until_ns)
         rows = self._first(lane, left, now, alone=alone)
-        if now + lane.sums_ns[rows][-1] <= prospect.calm_until_ns:
+        if now + prospect.pace * lane.sums_ns[rows][-1] <= prospect.calm_until_ns:
             return _start(lane, rows, 0, now, alone=alone)
         return self.start([lane], now)
 
@@ -61,7 +61,8 @@ class Starting:
     def _score(self, lane: Lane, rows: int, now: int, *, passing: bool) -> tuple[float, int]:
         """The cost of a start in row-nanoseconds, and how many rows are late, priced in it."""
         time_ns = lane.run_ns(rows)
-        late_ns, late_now = self._prospect.late_started(lane, rows, now + time_ns, passing=passing)
+        end_ns = now + self._prospect.pace * time_ns
+        late_ns, late_now = self._prospect.late_started(lane, rows, end_ns, passing=passing)
         cost_ns, late = self._prospect.cost_ns(lane, rows, time_ns, now, passing=passing)
         return rows * time_ns + late_ns + cost_ns, late_now + late
 
@@ -87,7 +88,8 @@ class Starting:
         fits = startable(lane, lane.rows_max, now, alone=alone)
         if left.lost:
             sizes = self._sizes(lane, min(fits, left.waiting - left.lost), now)
-            passing = [(size, left.lost) for size in sizes if now + lane.run_ns(size) <= left.pass_until_ns]
+            pace, until_ns = self._prospect.pace, left.pass_until_ns
+            passing = [(size, left.lost) for size in sizes if now + pace * lane.run_ns(size) <= until_ns]
             if passing:
                 yield from passing
                 return
@@ -98,9 +100,10 @@ class Starting:
 
     def _punctual(self, lane: Lane, fits: int, now: int) -> int:
         """The largest start of which nobody is late who would not be late alone; at least one row."""
-        alone_end_ns = now + lane.run_ns(1)
+        pace = self._prospect.pace
+        alone_end_ns = now + pace * lane.run_ns(1)
         tightest_ns = min([d for d in self._prospect.left[lane.model].deadlines_ns if d >= alone_end_ns], default=0)
-        return _within(lane, fits, tightest_ns - now)
+        return _within(lane, fits, (tightest_ns - now) / pace)
 
 
 def is_alone(lane: Lane, now: int) -> bool:
@@ -128,12 +131,13 @@ def crowded_rows(lane: Lane, prospect: Prospect) -> int:
     """
     if lane.spec.late != "drop":
         return 0
-    rows = _within(lane, lane.rows_best, int(prospect.sla_ns.get(lane.model, UNBOUNDED_NS)) // 2)
+    half_ns = prospect.sla_ns.get(lane.model, float(UNBOUNDED_NS)) / 2
+    rows = _within(lane, lane.rows_best, half_ns / prospect.pace)
     return rows if len(lane.queue) > rows else 0
 
 
-def _within(lane: Lane, rows: int, time_ns: int) -> int:
-    """The most rows, at most ``rows``, whose run takes no longer than this; at least one."""
+def _within(lane: Lane, rows: int, time_ns: float) -> int:
+    """The most rows, at most ``rows``, whose run takes no longer than this by the table; at least one."""
     while rows > 1 and lane.run_ns(rows) > time_ns:
         rows -= 1
     return rows

@@ -35,11 +35,11 @@ def has_lent(lane: Lane, entry: SubBatch, now: int) -> bool:
     return lent_ns > LENDING * sums_ns[-1]
 
 
-def overdue(head: Request, waiting: Sequence[Lane], view: View, now: int) -> bool:
+def overdue(head: Request, waiting: Sequence[Lane], view: View, now: int, pace: float = 1.0) -> bool:
     """Whether a row that waits has been passed over for too long. waiting: the lanes in which rows wait that
-    belong to the round. Only for lanes with tables.
+    belong to the round. pace: what the clock shows over the tables. Only for lanes with tables.
     """
-    spare_ns = head.arrival_ns - now  # mostly a part of the round is more than enough
+    spare_ns = (head.arrival_ns - now) / pace  # mostly a part of the round is more than enough
     for entry in view.stack:
         spare_ns += ROUNDS * view.lane_of(entry.model).run_ns(len(entry.requests))
     for lane in waiting:

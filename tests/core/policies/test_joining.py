@@ -263,5 +263,5 @@ def test_deadlines_that_nobody_can_miss_change_nothing(
 
     quick = decision()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joining, "_in_time", lambda *_: False)
+        patch.setattr(joining._Flight, "in_time", lambda *_: False)
         assert decision() == quick

@@ -231,6 +231,23 @@ class TestAgeing:
         assert started is not None
         assert 1_000 < started < 1_400
 
+    def test_equals_of_one_model_join_whatever_their_age(self, core: Core) -> None:
+        """Levels matter and ageing is shorter than a run: rows of one priority catch up as they would without, though
+        whoever runs came first and will always be older."""
+        seen = []
+        for ageing_ns in (None, 10):
+            ledger, now = under_way(core, quick(nodes=6, ageing_ns=ageing_ns), model="quick")
+            ledger.scheduler._guarded.policy.arrived(row(99, now, model="quick", priority=1))  # type: ignore[attr-defined]
+            tasks = []
+            for id in range(1, 4):
+                ledger.add(row(id, now, model="quick"))
+                task, now = step(ledger, now)
+                tasks.append((task.node, task.rows, task.opened, task.preempted))
+            to_end(ledger, now)
+            seen.append(tasks)
+        assert seen[0] == seen[1]
+        assert any(preempted is not None for *_, preempted in seen[0])
+
     def test_who_has_aged_is_not_preempted_by_the_young(self, core: Core) -> None:
         """A row of level 0 that had waited for two levels runs on beside one of level 1."""
         specs = [replace(one, ageing_ns=1_000) for one in (quick("a", 3), quick("b", 3))]
@@ -241,6 +258,30 @@ class TestAgeing:
         task, now = step(ledger, now)
         assert (task.model, task.opened) == ("a", ())
         to_end(ledger, now)
+
+
+class TestAnotherPace:
+    """The machine is not what it was when the table was measured."""
+
+    def served(self, told: float, seed: int, sla: int) -> tuple[float, float]:
+        """Mean latency and share in time, at load 0.8, told a table of so many times what nodes really take."""
+        real, table = linear("m", 4, 40, 10, 8), linear("m", 4, round(40 * told), round(10 * told), 8)
+        spec = lane_spec(table, max_batch_size=8, sla_ns=sla)
+        rate = 0.8 * control(lane_spec(real, max_batch_size=8)).capacity_per_ns
+        requests = requests_from(poisson(rate * 1e9, 1_500, seed), "m", sla_ns=sla)
+        result = simulate([spec], lookahead(spec), requests, durations={"m": real})
+        kept = [result.latencies_ns[id] for id in range(150, 1_500)]
+        return sum(kept) / len(kept), sum(latency_ns <= sla for latency_ns in kept) / len(kept)
+
+    @pytest.mark.parametrize("told", [0.5, 2.0])
+    @pytest.mark.parametrize("sla", [600, 1_500])
+    def test_it_is_served_as_if_the_table_were_right(self, told: float, sla: int) -> None:
+        """Twice as slow as the table, and twice as fast, with tight targets and loose ones."""
+        for seed in range(3):
+            mean_ns, met = self.served(told, seed, sla)
+            right_ns, right_met = self.served(1.0, seed, sla)
+            assert mean_ns == pytest.approx(right_ns, rel=0.05)
+            assert met == pytest.approx(right_met, abs=0.03)
 
 
 class TestNobodyStarves:

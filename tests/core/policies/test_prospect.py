@@ -205,14 +205,40 @@ class TestPace:
         gap_ns = prospect.waiting_ends_ns(m, 1, now) - now
         assert gap_ns == pytest.approx(SILENCE_GAPS / (0.25 * CAPACITY), rel=0.2)
 
-    def test_another_schedulers_lane_says_nothing(self) -> None:
-        """Nor does one that was never looked at."""
-        prospect, other = Prospect({"m": control()}), lane()
-        self.slow(other, prospect)
-        prospect.look([lane()], 0)
-        self.slow(other, prospect)
-        now = arrive(prospect, other, 0.25)
-        assert prospect.rate_per_ns("m", now) == pytest.approx(0.25 * CAPACITY, rel=0.05)
+    def test_before_any_lane_was_seen_nothing_is_learnt(self) -> None:
+        """There is nothing to tell how long a run is."""
+        prospect, m = Prospect({"m": control()}), lane()
+        self.slow(m, prospect)
+        assert prospect.pace == 1.0
+        prospect.look([m], 0)
+        assert prospect.pace == 1.0
+
+    def test_the_machine_has_one_pace(self) -> None:
+        """What one model's nodes say holds for the other's."""
+        prospect, lanes = Prospect({name: control(name) for name in "ab"}), [lane("a"), lane("b")]
+        prospect.look(lanes, 0)
+        self.slow(lanes[0], prospect)
+        now = arrive(prospect, lanes[1], 0.25)
+        assert prospect.pace == pytest.approx(2.0, rel=0.01)
+        assert prospect.rate_per_ns("b", now) == pytest.approx(0.5 * CAPACITY, rel=0.05)
+
+    @pytest.mark.parametrize(("sla", "late"), [(195, 1), (201, 0)])
+    def test_deadlines_are_by_the_clock(self, sla: int, late: int) -> None:
+        """A row alone takes 100 by the table and 200 now: who starts now is late by that, so is who follows, and the
+        start before which nobody is late is twice as early."""
+        m, prospect = lane(), Prospect({"m": control()})
+        prospect.look([m], 0)
+        self.slow(m, prospect)
+        arrive(prospect, m, 0.05, sla=sla)
+        m.queue.push(row(500, 0, sla=sla))
+        prospect.look([m], 0)
+        left = prospect.left["m"]
+        assert left.late_alone is bool(late)
+        assert prospect.cost_ns(None, 0, 0, 0)[1] == (0 if left.late_alone else late), "the lost have no price"
+        assert left.calm_until_ns == pytest.approx(sla - 200, abs=2) or left.late_alone
+        if not late:
+            assert prospect.cost_ns(None, 0, 10, 0)[1] == 1, "another 20 by the clock are too much"
+            assert prospect.waiting_ends_ns(m, 1, 0) <= sla - 200
 
 
 class TestShares:
