@@ -119,7 +119,7 @@ def _ratios(report: Report, cell: Cell) -> None:
     load_of, load = cell.load
     if GRAPH in cell.runs and load_of == "graph":
         if load in FASTER:
-            _gain(report, cell, GRAPH, "mean_graph_over_ours", FASTER[load])
+            _gain(report, cell, GRAPH, "mean_graph_over_lookahead", FASTER[load])
         report.at_most(f"p99_over_graph/{cell.name}", cell.ratio(OURS, GRAPH, "p99_ms").median, 1 + NOISE)
     if CONTINUOUS in cell.runs:
         for kind, found in (("", cell.ratio(OURS, CONTINUOUS)), (ONE_PACE, cell.at_one_pace(OURS, CONTINUOUS))):
@@ -127,7 +127,7 @@ def _ratios(report: Report, cell: Cell) -> None:
                 report.at_most(f"mean_over_continuous{kind}/{cell.name}", found.median, 1 + NOISE)
         report.at_most(f"p99_over_continuous/{cell.name}", cell.ratio(OURS, CONTINUOUS, "p99_ms").median, 1 + NOISE)
         if cell.load == (CONTINUOUS, NEAR_CAPACITY):
-            _gain(report, cell, CONTINUOUS, "mean_continuous_over_ours", FASTER_THAN_CONTINUOUS)
+            _gain(report, cell, CONTINUOUS, "mean_continuous_over_lookahead", FASTER_THAN_CONTINUOUS)
 
 
 def _gain(report: Report, cell: Cell, other: str, name: str, wanted: float) -> None:

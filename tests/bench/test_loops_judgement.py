@@ -65,12 +65,12 @@ def test_figures_are_medians_of_the_seeds_ratios() -> None:
     report = _report()
     loops_judgement.judge(report)
     figures = {name: (entry["value"], entry["holds"]) for name, entry in report.figures.items()}
-    assert figures["mean_graph_over_ours/0.9 of graph"] == (pytest.approx(6.0), True)
+    assert figures["mean_graph_over_lookahead/0.9 of graph"] == (pytest.approx(6.0), True)
     assert figures["p99_over_graph/0.9 of graph"] == (pytest.approx(1 / 6), True)
-    assert figures["mean_continuous_over_ours/0.95 of continuous"] == (pytest.approx(2.0), True)
+    assert figures["mean_continuous_over_lookahead/0.95 of continuous"] == (pytest.approx(2.0), True)
     assert figures["mean_over_continuous/0.95 of continuous"] == (pytest.approx(0.5), True)
     # By the simulations the pace of whole batches' runs makes them 4 times slower and ours none: twice, in the mean.
-    assert figures["mean_graph_over_ours, at one pace/0.9 of graph"] == (pytest.approx(6.0 / 2), False)
+    assert figures["mean_graph_over_lookahead, at one pace/0.9 of graph"] == (pytest.approx(6.0 / 2), False)
     assert figures["mean_over_continuous, at one pace/0.95 of continuous"][0] == pytest.approx(0.5 * 4)
     assert figures["predicted_mean_off/lookahead/0.9 of graph"] == (pytest.approx(1 - 1 / 33), False)
     assert figures["simulated_mean_off/lookahead/0.9 of graph"] == (pytest.approx(0.0), True)
@@ -142,4 +142,4 @@ def test_an_interrupted_run_is_judged_by_what_there_is(tmp_path: Path, capsys: p
     loops_judgement.main(loops_judgement.options().parse_args([str(tmp_path / "m.json")]))
     out = capsys.readouterr().out
     assert out.count("| 0.9 of graph | ") == 1
-    assert "| mean_continuous_over_ours/0.95 of continuous | >= 1.5 | 2 |" in out
+    assert "| mean_continuous_over_lookahead/0.95 of continuous | >= 1.5 | 2 |" in out
