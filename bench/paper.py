@@ -111,7 +111,7 @@ def markdown(found: Iterable[Claim], command: str) -> str:
         f"Made by `{command}`. All figures are virtual time, on analytic latency tables. A ratio above 1 speaks for "
         "the policy named first.",
         "",
-        "| Statement | Paper said | We get | Why they differ |",
+        "| Statement | Paper said | lazybatch | Why they differ |",
         "|---|---|---|---|",
     ]
     lines += [f"| {claim.what} | {claim.paper} | {claim.ours} | {claim.why} |" for claim in found]
