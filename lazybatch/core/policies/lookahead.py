@@ -10,7 +10,7 @@ by expectation (`prospect`). On top come a price for every row predicted to miss
 what rows in flight spend in the tail, so that the mean is not bought with the slowest.
 
 Who was refused is looked at again when something has changed for him: one more row of his model, a merge, the end of a
-sub-batch. Until then the newcomers' way to catch up only grows.
+sub-batch, the next iteration of a loop. Until then the newcomers' way to catch up only grows.
 
 In a running loop newcomers of its own model come in by solved thresholds (`joining`).
 
@@ -35,6 +35,7 @@ from lazybatch.core.policies.prediction import Running, drain
 from lazybatch.core.policies.prospect import Prospect
 from lazybatch.core.policies.starting import Starting, crowded_rows, is_alone, startable
 from lazybatch.core.policies.turns import overdue
+from lazybatch.core.progress import Progress
 from lazybatch.core.request import Request
 from lazybatch.core.task import Reason
 
@@ -81,7 +82,7 @@ class Lookahead:
         self._levels = self._ages = False
         self._lanes: Sequence[Lane] = ()
         self._news: set[str] = set()
-        self._settled: tuple[int, int, int] | None = None
+        self._settled: tuple[int, int, int, int] | None = None
 
     def __repr__(self) -> str:
         return "Lookahead()"
@@ -105,7 +106,7 @@ class Lookahead:
             choice = self._join(view, top, now)
             if type(choice) is Start or len(view.lanes) == 1:
                 return choice
-        situation = (len(view.stack), top.id, len(top.requests))
+        situation = (len(view.stack), top.id, len(top.requests), 0 if top.progress is None else top.progress.steps)
         if situation != self._settled:
             lanes = view.lanes
         elif self._news:
@@ -245,7 +246,7 @@ class Lookahead:
             head = lane.queue.head(now)
             assert head is not None, "newcomers were counted"
             deadlines_ns = sorted(prospect.deadlines_ns(lane, rows))
-            stack.append(_new(Running, (lane, 0, rows, head.signature, (deadlines_ns,), ())))
+            stack.append(_new(Running, (lane, 0, rows, head.signature, (deadlines_ns,), (), 0)))
         pace = prospect.pace
         time_ns, row_time_ns, late_in_flight, late_ns, tail_ns = drain(
             stack, now, prospect.late_price_ns, prospect.tail_from_ns, pace
@@ -258,7 +259,21 @@ class Lookahead:
 def _running(entry: SubBatch, view: View) -> Running:
     requests = entry.requests
     lane = view.lane_of(entry.model)
-    return _new(Running, (lane, entry.cursor, len(requests), entry.signature, (entry.deadlines_ns,), requests))
+    more_ns = 0 if entry.progress is None else _more_ns(lane, entry, entry.progress)
+    return _new(Running, (lane, entry.cursor, len(requests), entry.signature, (entry.deadlines_ns,), requests, more_ns))
+
+
+def _more_ns(lane: Lane, entry: SubBatch, progress: Progress) -> int:
+    """What rows in a loop have left of it, by the iterations that they have made, beyond what the mean row has."""
+    latency, times_ns = lane.loop_latency, lane.times_ns
+    assert latency is not None, "lanes without a table are refused"
+    assert times_ns is not None, "lanes without a table are refused"
+    rows, number = len(entry.requests), progress.loop
+    stop, sums_ns = lane.loops[number].stop, lane.sums_ns[rows]
+    lefts = latency.expected_left(entry.requests, number, progress.iterations())
+    once_ns = sum([node_ns[rows] for node_ns in times_ns[entry.cursor : stop]])
+    left_ns = once_ns + (sum(lefts) / rows - 1) * lane.body_ns(number, rows)
+    return round(left_ns) - (sums_ns[stop] - sums_ns[entry.cursor])
 
 
 def _unwilling(entry: SubBatch, view: View, newcomers: Lane, time_ns: int, now: int, pace: float) -> bool:

@@ -22,6 +22,8 @@ class Running(NamedTuple):
 
     signature: one that is padded, and so merges with nobody, has a value of its own. deadlines_ns: of its rows, in
     ascending runs (one per sub-batch that was merged). requests: those whose latency counts, oldest first.
+    more_ns: what is left of it beyond what the table has from that node on, which goes round loops as often as the mean
+    row; less than nothing for rows that have most of that behind them.
     """
 
     lane: Lane
@@ -30,6 +32,7 @@ class Running(NamedTuple):
     signature: Hashable
     deadlines_ns: tuple[Sequence[int], ...]
     requests: Sequence[Request]
+    more_ns: int = 0
 
 
 class Drain(NamedTuple):
@@ -65,21 +68,21 @@ def drain(
     late_ns = tail_ns = 0.0
     inside = sum([entry[2] for entry in stack])
     while stack:
-        lane, cursor, rows, signature, deadlines_ns, requests = stack.pop()
+        lane, cursor, rows, signature, deadlines_ns, requests, more_ns = stack.pop()
         sums_ns = lane.sums_ns[rows]
         if stack:
             below = _met(stack, lane, cursor, rows, signature)
             if below is not None:
-                _, met_cursor, met_rows, _, met_deadlines_ns, met_requests = stack.pop(below)
+                _, met_cursor, met_rows, _, met_deadlines_ns, met_requests, met_more_ns = stack.pop(below)
                 step_ns = sums_ns[met_cursor] - sums_ns[cursor]
                 time_ns += step_ns
                 row_time_ns += inside * step_ns
                 deadlines_ns += met_deadlines_ns
                 requests = [*met_requests, *requests] if requests else met_requests
-                merged = (lane, met_cursor, rows + met_rows, signature, deadlines_ns, requests)
+                merged = (lane, met_cursor, rows + met_rows, signature, deadlines_ns, requests, met_more_ns)
                 stack.append(_new(Running, merged))
                 continue
-        step_ns = sums_ns[-1] - sums_ns[cursor]
+        step_ns = sums_ns[-1] - sums_ns[cursor] + more_ns
         time_ns += step_ns
         row_time_ns += inside * step_ns
         inside -= rows
@@ -105,7 +108,7 @@ def _met(stack: list[Running], lane: Lane, cursor: int, rows: int, signature: Ha
     position = len(stack)
     while position:
         position -= 1
-        of, met_cursor, met_rows, met_signature, _, _ = stack[position]
+        of, met_cursor, met_rows, met_signature, _, _, _ = stack[position]
         if of is lane:
             together, sizes = met_rows + rows, lane.spec.allowed_sizes
             meets = met_cursor >= cursor and together <= lane.rows_max and met_signature == signature

@@ -125,3 +125,21 @@ def test_a_stream_of_small_rows_does_not_hold_up_a_loop_for_ever() -> None:
     """More static rows come than can be served: rows of the loop still end, each within a few seconds."""
     ours = beside("lookahead", 400, 8)
     assert max(ours["decoder"]) < 5_000 * MS
+
+
+@pytest.mark.parametrize("at_ms", [0.5, 6.5, 70.5])
+def test_what_is_left_of_a_loop_is_told_by_iterations(at_ms: float) -> None:
+    """A row goes 20 times round a body of eight nodes of 1 ms, and one of 30 ms comes, of a model that has one every
+    100: as much of the loop is left it goes first, whichever node of the body it comes at."""
+    names = tuple(f"step{k}" for k in range(8))
+    body = LatencyTable("loop", names, (1, 4), ((MS, MS),) * 8, ((MS, MS),) * 8)
+    quick = LatencyTable("quick", ("all",), (1, 4), ((30 * MS, 40 * MS),), ((30 * MS, 40 * MS),))
+    lanes = [
+        LaneSpec(NodeGraph.chain("loop", names, [Loop("round", 0, 8)]), body, 4, lengths=(LengthGuess.of([20]),)),
+        LaneSpec(NodeGraph.chain("quick", ("all",)), quick, 4),
+    ]
+    requests = [Request(k, "quick", round((100 * k + at_ms) * MS)) for k in range(41)]
+    requests.insert(40, Request(41, "loop", 4_000 * MS))
+    trips: dict[int, tuple[int, ...]] = {request.id: () for request in requests} | {41: (20,)}
+    found = simulate(lanes, make_policy("lookahead", lanes), requests, trips=trips).latencies_ns
+    assert found[40] <= 31 * MS

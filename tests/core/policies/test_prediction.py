@@ -82,6 +82,15 @@ def test_only_allowed_numbers_of_rows_merge() -> None:
     assert drain([at(a, 2, 2), at(a, 0, 1)], 0, {}, FAR_NS).time_ns == 100 + 60
 
 
+def test_more_or_less_may_be_left_than_the_table_has() -> None:
+    """Of rows in a loop: the lower one, with 500 more, keeps them when the upper one has caught up; alone it would
+    have taken 50 and the 500, and with 20 less 30."""
+    a = lane()
+    assert drain([at(a, 2, 1)._replace(more_ns=500)], 0, {}, FAR_NS).time_ns == 550
+    assert drain([at(a, 2, 1)._replace(more_ns=-20)], 0, {}, FAR_NS).time_ns == 30
+    assert drain([at(a, 2, 1)._replace(more_ns=500), at(a, 0, 1)], 0, {}, FAR_NS).time_ns == 50 + 60 + 500
+
+
 def test_other_signatures_do_not_merge() -> None:
     """The upper one runs to its end in 100, then the lower one in 50."""
     a = lane()
