@@ -233,10 +233,10 @@ class Lookahead:
             rows = lane.joining_rows(rows)
         if not rows or outranked:
             return rows
-        time_ns, pace = lane.run_ns(rows), self._prospect.pace
-        for entry in view.stack:
-            if _unwilling(entry, view, lane, time_ns, now, pace):
-                return 0
+        pace = self._prospect.pace
+        # Who has waited for others already may still wait for a few rows, if not for all that wait.
+        while rows and any(_unwilling(entry, view, lane, lane.run_ns(rows), now, pace) for entry in view.stack):
+            rows = lane.joining_rows(rows // 2)
         return rows
 
     def _score_in_flight(self, stack: list[Running], lane: Lane | None, rows: int, now: int) -> Score:

@@ -143,6 +143,21 @@ class TestPreemption:
         assert models == ["a", "b", "long"]
         to_end(ledger, now)
 
+    def test_as_many_come_as_those_in_flight_lend_their_turn_to(self, core: Core) -> None:
+        """A run of 50 has just begun, and rows that take 5 + 5 each wait: one may come (10), so may some of sixteen,
+        though all of them (85) would be more than it lends."""
+        for waiting, opened in ((1, 1), (16, 8)):
+            specs = (
+                lane_spec(linear("long", nodes=10, fixed=5, per_row=0), max_batch_size=2),
+                lane_spec(linear("quick", nodes=1, fixed=5, per_row=5), max_batch_size=16),
+            )
+            ledger, now = under_way(core, *specs, model="long")
+            for id in range(1, 1 + waiting):
+                ledger.add(row(id, now, model="quick"))
+            task, now = step(ledger, now)
+            assert len(task.opened) == opened
+            to_end(ledger, now)
+
 
 class TestLevels:
     """Priorities are strict."""
