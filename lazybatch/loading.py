@@ -155,8 +155,12 @@ def _is_torch(source: Any) -> bool:
     """Whether it is torch's to load; torch is not imported to find out."""
     if isinstance(source, str | Path):
         return Path(source).suffix == PROGRAM_SUFFIX
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(source, torch.nn.Module | torch.export.ExportedProgram)
+    torch: Any = sys.modules.get("torch")
+    try:
+        kinds = torch.nn.Module | torch.export.ExportedProgram
+    except AttributeError:  # not imported, or another thread is at it: nobody has a module yet
+        return False
+    return isinstance(source, kinds)
 
 
 def _torch_model(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -79,6 +81,12 @@ def test_callable() -> None:
     assert isinstance(model, CallableModel)
     with pytest.raises(InvalidInput, match="tolerance"):
         load(lambda xs: xs, tolerance=0.1)
+
+
+def test_callable_while_torch_is_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may be at it: the module is there before its classes are, and nobody has one of theirs."""
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert isinstance(load(lambda xs: xs), CallableModel)
 
 
 def test_require_joinable(tmp_path: Path) -> None:

@@ -192,7 +192,8 @@ def make_policy(options: BatcherOptions, lanes: Sequence[LaneSpec]) -> Policy:
 
 
 def _say_unknown_lengths(lane: LaneSpec) -> None:
-    """A policy that predicts takes rows for shorter than they are where it knows nothing; that must not stay unseen."""
+    """Where a policy that predicts knows nothing, it reckons with the maximum, or one iteration where there is none
+    (`LaneSpec.trips`): that must not stay unseen."""
     guesses = lane.lengths or (None,) * len(lane.graph.loops)
     unknown = [loop.name for loop, guess in zip(lane.graph.loops, guesses, strict=True) if guess is None]
     if unknown:

@@ -51,7 +51,7 @@ class LazyBatcher:
     table, sla, max_batch_size, queue_capacity, allowed_batch_sizes and late may be mappings by model name.
     lengths: of models with loops, how many iterations rows made: a `LengthGuess` per loop, in order or by the loops'
     names, as `lazybatch.load_lengths` reads them; with several models a mapping from their names to such. Without it,
-    policies reckon with every loop's maximum.
+    policies reckon with a loop's maximum, and with one iteration where it has none.
     max_delay, size_budget: of policy "graph", see `BatcherOptions`; max_delay counts from the oldest waiting row.
     workers: concurrent calls of a callable. length_bucket_width: for callables, see `CallableModel`.
     levels, ageing: priorities' queue timeouts, and seconds of waiting that raise a row by one priority.

@@ -110,19 +110,18 @@ class Delivery:
 
     def _run(self) -> None:
         while (answers := self._handed.get()) is not None:
-            with suppress(BaseException):  # only where not even logging works; this thread must not end over it
-                self._resolve(answers)
+            self._resolve(answers)
             del answers  # while this thread waits, it keeps no result alive
             with self._changed:
                 self.backlog -= 1
                 self._changed.notify_all()
 
     def _resolve(self, due: list[Due]) -> None:
-        """Never raises: to the engine thread it would be a failure of the node that is about to run."""
+        """Never raises: it would end the delivery thread, and to the engine thread be a failure of the next node."""
         try:
             self._catch_up()
         except BaseException:
-            _log.error("the books could not be brought up to date", exc_info=True)
+            _log_error("the books could not be brought up to date")
         for answers in due:
             if isinstance(answers, Heard):
                 answers.tell()
@@ -132,7 +131,7 @@ class Delivery:
                 try:
                     _answer(answers, entry)
                 except BaseException:  # the others' answers must not be lost over it
-                    _log.error("request %d could not be resolved", entry.request.id, exc_info=True)
+                    _log_error("request %d could not be resolved", entry.request.id)
 
 
 def _answer(answers: Answers, entry: Entry) -> None:
@@ -142,7 +141,7 @@ def _answer(answers: Answers, entry: Entry) -> None:
         if entry.state not in (State.COMPLETED, State.FAILED):
             return  # somebody else was faster
         text = f"model {entry.request.model!r}: what became of this row cannot be told"
-        _log.error("%s (request %d)", text, entry.request.id, exc_info=True)
+        _log_error("%s (request %d)", text, entry.request.id)
         error = ExecutionError(text)
         error.__cause__ = cause
         answer = Answer(entry, entry.state, None, error)
@@ -152,3 +151,9 @@ def _answer(answers: Answers, entry: Entry) -> None:
         entry.future.deliver(answer.result)
     else:
         entry.future.fail(answer.error)
+
+
+def _log_error(text: str, *arguments: object) -> None:
+    """With the exception at hand. Where not even logging works, whoever waits must still be told."""
+    with suppress(BaseException):
+        _log.error(text, *arguments, exc_info=True)

@@ -306,7 +306,7 @@ class Driver:
     # -- rows that leave early ------------------------------------------------------------------------------------
 
     def _withdraw(self, entry: Entry, outcome: Outcome, now: int) -> None:
-        """The future is resolved; take the row out of queue or sub-batch. It may have finished meanwhile."""
+        """A row has ended, and is told so by whoever ended it: take it out of queue or sub-batch, unless it is out."""
         self._watch.ended(entry, now, outcome)
         self._remove(entry.request.id, now)
 

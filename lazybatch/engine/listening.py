@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,9 @@ Step = Mapping[str, Any]
 _PLACES = 64
 """Values that are remembered of an array, evenly spaced."""
 _TOLERANCE = 1e-2
-"""How far floats may lie from what was heard, over the largest magnitude; far more than batch sizes make of them."""
+"""How far floats may lie from what was heard, over the largest magnitude in either; far more than batch sizes do."""
+_NEAR = 1e-3
+"""How far they always may: values near zero, as the logarithm of a probability of 1, are nothing but rounding."""
 
 Memory = dict[str, tuple[tuple[int, ...], NDArray[Any]]]
 
@@ -102,8 +105,12 @@ def _close(before: NDArray[Any], after: NDArray[Any]) -> bool:
             return bool(np.array_equal(before, after))
         except Exception:  # objects that are not simply equal or different
             return True
-    largest = float(np.abs(before[np.isfinite(before)]).max(initial=0.0))
-    return bool(np.allclose(before, after, rtol=0.0, atol=_TOLERANCE * largest, equal_nan=True))
+    near = max(_NEAR, _TOLERANCE * max(_largest(before), _largest(after)))
+    return bool(np.allclose(before, after, rtol=0.0, atol=near, equal_nan=True))
+
+
+def _largest(values: NDArray[Any]) -> float:
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
 class Heard(NamedTuple):
@@ -117,4 +124,5 @@ class Heard(NamedTuple):
             try:
                 listener.sink(step)
             except BaseException:
-                _log.error("a step could not be passed on", exc_info=True)
+                with suppress(BaseException):  # the others are told, also where not even logging works
+                    _log.error("a step could not be passed on", exc_info=True)

@@ -28,7 +28,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """A row whose future is already resolved (cancelled or expired): it must leave queue or sub-batch."""
+    """A row that has ended where it was (cancelled, expired, or strayed): it must leave queue or sub-batch."""
 
     entry: Entry
     outcome: Outcome

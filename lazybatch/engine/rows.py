@@ -43,8 +43,12 @@ class Rows:
     # -- ends ----------------------------------------------------------------------------------------------------
 
     def finish(self, task: Task, node: str, finished: Iterable[int], results: Mapping[int, Any], now: int) -> None:
-        """The last node of these rows has run, in ``task``; what the executor returned for them."""
-        entries = [self.entries.pop(request_id) for request_id in finished]
+        """The last node of these rows has run, in ``task``; what the executor returned for them.
+
+        Those that `hear` has failed in the same step have been told so.
+        """
+        popped = [self.entries.pop(request_id) for request_id in finished]
+        entries = [entry for entry in popped if entry.state is not State.FAILED]
         if self.listened:
             short = {one.request.id: error for one in entries if (error := _cut_short(one)) is not None}
             results = {**results, **short} if short else results

@@ -114,8 +114,9 @@ def untorched(name: str, value: Any) -> Any:
 
     Raises `InvalidInput` for a tensor that is none of plain numbers.
     """
-    torch = sys.modules.get("torch")  # whoever has a tensor has imported it
-    if torch is None or not isinstance(value, torch.Tensor):
+    # Whoever has a tensor has imported torch; while another thread is at it, torch is there without its `Tensor`.
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor is None or not isinstance(value, tensor):
         return value
     from lazybatch.partition.tensors import to_array
 

@@ -13,8 +13,9 @@ from lazybatch.core.request import Request
 from lazybatch.core.task import Reason, Task
 from lazybatch.engine import Engine, delivery
 from lazybatch.engine.answers import Ended, Finished
-from lazybatch.engine.delivery import Delivery
+from lazybatch.engine.delivery import Delivery, Due
 from lazybatch.engine.entry import Entry, Event, RequestFuture
+from lazybatch.engine.listening import Heard, Listener
 from lazybatch.errors import ExecutionError, SelfWait
 from lazybatch.executors.base import Row
 from lazybatch.metrics import Observer, Outcome
@@ -165,25 +166,40 @@ def test_an_answer_that_cannot_be_made_costs_its_row_alone(caplog: pytest.LogCap
     assert "cannot be told" in caplog.text
 
 
-def test_a_log_that_fails_does_not_end_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers that come later are delivered, and the end is reached."""
+def test_a_log_that_fails_costs_nobody_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever there is to be logged: all answers of the hand-over are told, and later ones, and the end is reached."""
     said = list[object]()
 
     def fail(*arguments: object, **_: object) -> None:
         said.extend(arguments[:1])
         raise SystemExit("the disk is full")
 
+    class Untold(dict[int, int]):
+        """Results that cannot be had."""
+
+        def get(self, id: int, default: object = None) -> object:  # type: ignore[override]
+            """By id."""
+            raise SystemExit("no")
+
     monkeypatch.setattr(delivery._log, "error", fail)
-    broken = entry(0, Event.FAIL)
+    broken, untold = entry(0, Event.FAIL), entry(1, Event.START, Event.COMPLETE)
     broken.future.fail = None  # type: ignore[assignment, method-assign]
-    made, other = Delivery(Threads(), nothing), finished(1)
-    for due in (Ended(broken, ExecutionError("no")), other):
-        made.add(due)
-        made.hand_over()
-        assert made.wait(LONG_S)
+    made, others = Delivery(Threads(), fail), [finished(2), finished(3)]
+    due: list[Due] = [Ended(broken, ExecutionError("no")), Finished(TASK, "n", [untold], Untold())]
+    due += [Heard([(Listener(fail), {})]), others[0]]
+    for one in due:
+        made.add(one)
+    made.hand_over()
+    assert made.wait(LONG_S)
+    made.add(others[1])
+    made.hand_over()
     made.stop()
-    assert said == ["request %d could not be resolved"]
-    assert futures(other)[0].result() == 1
+    assert [future.done() for future in (*futures(*others), untold.future)] == [True] * 3
+    assert [future.result() for future in futures(*others)] == [2, 3]
+    assert "cannot be told" in str(untold.future.exception())
+    books = "the books could not be brought up to date"
+    told = [books, "request %d could not be resolved", "%s (request %d)", {}, "a step could not be passed on"]
+    assert said == [*told, books]
 
 
 def test_books_that_cannot_be_kept_are_not_charged_to_the_next_node() -> None:

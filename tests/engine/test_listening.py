@@ -11,7 +11,7 @@ import pytest
 
 from lazybatch.core.policies import Continuous, GraphBatching, Policy
 from lazybatch.core.request import Request
-from lazybatch.engine import Engine, ServedModel
+from lazybatch.engine import Engine, ServedModel, listening
 from lazybatch.engine.listening import Heard, Listener
 from lazybatch.errors import ExecutionError
 from lazybatch.metrics import Observer, Outcome
@@ -62,6 +62,14 @@ WIDE = np.linspace(-1, 1, 10_000)
         (np.array([1.0, np.nan, np.inf]), np.array([1.0 + 1e-6, np.nan, np.inf]), True),
         (np.array([1.0, np.nan, np.inf]), np.array([1.5, np.nan, np.inf]), False),
         (np.array([1.0, np.nan]), np.array([1.0, 2.0]), False),
+        (np.float32(0.0), np.float32(-1.19e-07), True),
+        (np.float32(-1.19e-07), np.float32(0.0), True),
+        (np.float32(-1.19e-07), np.float32(-0.7), False),
+        (np.zeros(3), np.zeros(3), True),
+        (np.zeros(3), np.full(3, -1e-7), True),
+        (np.zeros(3), np.array([0.0, 0.0, 0.5]), False),
+        (np.float64(10.0), np.float64(10.1005), True),
+        (np.float64(10.1005), np.float64(10.0), True),
         (WIDE, WIDE + 1e-6, True),
         (WIDE, -WIDE, False),
         (Opaque(), Opaque(), True),
@@ -69,8 +77,8 @@ WIDE = np.linspace(-1, 1, 10_000)
     ],
 )
 def test_a_step_that_differs_from_what_was_heard_is_noticed(before: Any, after: Any, same: bool) -> None:
-    """Whole numbers and texts exactly, floats up to what another batch size does to them; what cannot be compared is
-    taken for the same. From the first difference on nothing is heard."""
+    """Whole numbers and texts exactly, floats up to what another batch size does to them, which near zero is all of
+    them; what cannot be compared is taken for the same. From the first difference on nothing is heard."""
     listener = Listener(print)
     assert listener.hears({"x": before})
     assert listener.hears({"x": 1})
@@ -103,6 +111,18 @@ def test_a_sink_that_raises_costs_the_others_nothing(caplog: pytest.LogCaptureFi
     Heard([(Listener(broken), {"x": 1}), (Listener(heard.append), {"x": 2})]).tell()
     assert heard == [{"x": 2}]
     assert "could not be passed on" in caplog.text
+
+
+def test_a_log_that_fails_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sink raises, and so does the log that is told so: whoever listens next hears its step."""
+    heard: list[Any] = []
+
+    def fail(*_: object, **__: object) -> None:
+        raise SystemExit("no")
+
+    monkeypatch.setattr(listening._log, "error", fail)
+    Heard([(Listener(fail), {"x": 1}), (Listener(heard.append), {"x": 2})]).tell()
+    assert heard == [{"x": 2}]
 
 
 @pytest.mark.parametrize("policy", [Continuous(), GraphBatching()])
@@ -224,6 +244,24 @@ def test_a_row_that_ends_before_what_was_heard_fails() -> None:
     assert len(heard) == 3
     assert "after 2 steps" in str(future.exception())
     assert ends == [Outcome.FAILED, Outcome.COMPLETED]
+    accounts(engine.stats())
+
+
+@pytest.mark.parametrize("broken", [(), ("close",)])
+def test_a_row_that_strays_in_its_last_step_ends_once(
+    broken: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its last step is another than was heard: it fails for that, once, whatever comes of its result."""
+    model, engine, ends = fickle(after=1, trips=2)
+    model.made[0].broken = set(broken)
+    future, heard = listen(engine, model, Given(1, (5,)))
+    engine.submit(model.name, admitted(model, Given(2, (9,), bad=(1, 3))))
+    run_dry(engine)
+    assert len(heard) == 3
+    assert "made another step 2 than was heard" in str(future.exception())
+    assert ends == [Outcome.FAILED, Outcome.FAILED if broken else Outcome.COMPLETED]
+    assert "resolved from outside" not in caplog.text
+    assert not engine._driver._rows.entries
     accounts(engine.stats())
 
 

@@ -145,3 +145,21 @@ def test_a_row_that_is_done_sooner_than_was_heard_fails(book: Book) -> None:
     book.rows.finish(TASK, "node", (0, 1), {0: "answer", 1: "another"}, 7_000_001)
     assert book.entries[0].future.result() == "answer"
     assert "was done after 1 steps, fewer than were heard" in str(book.entries[1].future.exception())
+
+
+def test_a_row_that_strays_in_its_last_step_is_told_once(book: Book, caplog: pytest.LogCaptureFixture) -> None:
+    """Its last node has run in the step it failed in: it is forgotten, and nothing else is said of it; its mate has its
+    result."""
+    book.rows.started([0, 1])
+    for step in range(2):
+        book.rows.hear({1: {"x": step}}, 7_000_000)
+    for id in (0, 1):
+        book.rows.retry(id, 7_000_000)
+    book.ledger.opened(TASK, book.entries, 7_000_000)
+    assert book.rows.hear({1: {"x": 7}}, 7_000_000) == [book.entries[1]]
+    book.rows.finish(TASK, "node", (0, 1), {0: "answer", 1: "another"}, 7_000_000)
+    assert book.entries[0].future.result() == "answer"
+    assert "made another step 1 than was heard" in str(book.entries[1].future.exception())
+    assert book.ends.seen == [(0, Outcome.COMPLETED)], "of the other one its withdrawal is told"
+    assert book.rows.entries == {}
+    assert caplog.text == ""

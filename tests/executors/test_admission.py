@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -216,3 +218,9 @@ def test_tensors_are_no_strings() -> None:
     """Where text is expected, a tensor is refused as numbers are."""
     with pytest.raises(InvalidInput, match="input 's' holds a float, expected strings"):
         admit_row(taking(rows("s", None, dtype="object")), {"s": torch.ones(2, requires_grad=True)})
+
+
+def test_arrays_are_taken_while_torch_is_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may be at it: the module is there before its classes are."""
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert admit_row(IMAGE, GOOD).values["x"].sum() == 15

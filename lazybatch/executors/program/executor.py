@@ -251,7 +251,7 @@ class ProgramExecutor:
 
     def memory(self) -> MemoryPlan:
         """What is planned so far, over all stages: weights; buffers, states and what rows collect; and scratch memory
-        as `plan` saw it."""
+        of the process as `plan` saw it. What a device takes besides, for recordings for one, is not counted."""
         parts = [stage.chain.memory() for stage in self._stages]
         tapes = sum(stage.tape_bytes for stage in self._stages if isinstance(stage, LoopStage))
         return MemoryPlan(

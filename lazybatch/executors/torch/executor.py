@@ -67,7 +67,8 @@ class TorchExecutor(ChainExecutor[TorchBatch]):
     def plan(self, row: Row) -> MemoryPlan:
         """Run the maximum batch of such rows once, and note what it takes: torch's allocator keeps it ready.
 
-        Raises `ExecutionError`.
+        Of recordings, those of this batch are counted; those of other numbers of rows and other signatures, up to
+        `FRAMES_MAX` frames with memory of their own, are not. Raises `ExecutionError`.
         """
         self._rehearse(row, 1)
         held, before = self._device.forget_peak(), resident_bytes() or 0

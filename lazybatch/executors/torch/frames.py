@@ -10,6 +10,9 @@ runs from node to node without a copy. Where another one needs the frame, the ow
 their own; and a sub-batch that comes to a frame (it was parked, merged or thinned out) copies in what is alive. So rows
 are copied when they are parked for somebody of the same shape, and when they merge, and never else.
 
+Every frame takes memory of its own for its recordings, and a signature may hold what a single request gives (a number
+that its whole batch shares). So rows of a signature are recorded when such rows come a second time.
+
 What cannot be recorded is run as it is, from then on: `Frames.run` says so by None. `Frames` never calls torch.cuda
 itself: with a recorder that replays by running again, all of this runs on a CPU.
 """
@@ -20,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -29,6 +33,8 @@ from lazybatch.executors.torch.rows import TorchBatch
 
 FRAMES_MAX = 64
 """Frames that are kept; the one that was used longest ago goes first."""
+SIGNATURES_MAX = 1024
+"""Signatures that are remembered as seen; the one that came first goes first."""
 WARM_UP = 2
 """Runs before a recording: libraries choose their kernels and take their work space then."""
 
@@ -115,9 +121,10 @@ class Frames:
         self._pieces = pieces
         self._recorder = recorder
         self._frames: OrderedDict[tuple[Hashable, int], Frame] = OrderedDict()
+        self._first: dict[Hashable, ref[TorchBatch]] = {}
 
     def run(self, state: TorchBatch, node: int) -> Sequence[Any] | None:
-        """Run a node on a sub-batch by its recording, made now if need be. None: it must be run as it is.
+        """Run a node on a sub-batch by its recording, made now if need be. None: it is to be run as it is.
 
         Raises `ExecutionError` where the node itself fails.
         """
@@ -125,6 +132,8 @@ class Frames:
         if piece.name in self.unrecorded:
             return None
         frame = self._frame(state)
+        if frame is None:
+            return None
         if not self._claim(frame, state):
             self.unrecorded[piece.name] = "its inputs do not have one shape for each number of rows"
             return None
@@ -138,18 +147,26 @@ class Frames:
     def clear(self) -> None:
         """Let go of all recordings and their memory."""
         self._frames.clear()
+        self._first.clear()
 
-    def _frame(self, state: TorchBatch) -> Frame:
+    def _frame(self, state: TorchBatch) -> Frame | None:
+        """The sub-batch's frame; None for the first one of its signature, which may be the last."""
         key = (state.signature, state.rows)
         frame = self._frames.get(key)
-        if frame is None:
+        if frame is not None:
+            self._frames.move_to_end(key)
+        elif not self._is_first(state):
             frame = self._frames[key] = Frame([None] * len(self._pieces), self._recorder.pool())
             if len(self._frames) > FRAMES_MAX:
                 _, old = self._frames.popitem(last=False)
                 old.vacate()
-        else:
-            self._frames.move_to_end(key)
         return frame
+
+    def _is_first(self, state: TorchBatch) -> bool:
+        first = self._first.setdefault(state.signature, ref(state))
+        if len(self._first) > SIGNATURES_MAX:
+            del self._first[next(iter(self._first))]
+        return first() is state
 
     def _claim(self, frame: Frame, state: TorchBatch) -> bool:
         """Have the sub-batch's values lie in the frame; False where one is of another shape than there."""

@@ -36,7 +36,7 @@ class TorchBatch:
     room: what lies behind inputs that grow: tensors with rows to spare. shapes: of the states, at one row.
     """
 
-    __slots__ = ("cursor", "requests", "room", "rows", "shapes", "signature", "tally", "values")
+    __slots__ = ("__weakref__", "cursor", "requests", "room", "rows", "shapes", "signature", "tally", "values")
 
     def __init__(self, requests: list[int], rows: int, signature: Hashable) -> None:
         self.requests = requests

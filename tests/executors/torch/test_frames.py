@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from lazybatch.executors.torch import frames as torch_frames
 from lazybatch.executors.torch.model import TorchModel
 from lazybatch.executors.torch.piece import Device
 from tests.executors.torch.test_executor import ROWS, check, expected, walk
-from tests.serving import interleaved, together
+from tests.serving import interleaved
 from tests.torch_modules import CASES, Case, fine, sound
 
 
@@ -114,14 +115,25 @@ def recorded(recorder: Rerun) -> Iterator[Callable[[str], TorchModel]]:
         model.recorder = None
 
 
+def serve(executor: Any, model: TorchModel, sub_batch: int, rows: Iterable[Any], wanted: Sequence[Any]) -> None:
+    """Rows in one sub-batch from the first node to the last, each checked."""
+    admitted = dict(enumerate(map(model.admit, rows)))
+    executor.open(sub_batch, admitted, len(admitted))
+    walk(executor, model, sub_batch)
+    for k, got in executor.close(sub_batch).items():
+        check(got, wanted[k])
+
+
 @CASES
 def test_one_batch(case: Case, recorded: Callable[[str], TorchModel], recorder: Rerun) -> None:
-    """All rows in one sub-batch, every node from its recording."""
+    """All rows in one sub-batch, every node from its recording, at the latest when such rows come again."""
     model, batch = recorded(case.name), case.batch(ROWS, seed=3)
-    answers = together(model, list(case.rows(batch, ROWS)), max_batch_size=ROWS)
-    for got, want in zip(answers, expected(case, model, batch), strict=True):
-        check(got, want)
-    assert recorder.replays >= len(model.graph)
+    executor, wanted = model.executor(max_batch_size=ROWS), expected(case, model, batch)
+    before = recorder.replays
+    for sub_batch in range(2):
+        serve(executor, model, sub_batch, case.rows(batch, ROWS), wanted)
+    assert recorder.replays >= before + len(model.graph)
+    executor.shutdown()
 
 
 @CASES
@@ -208,6 +220,31 @@ def test_frames_that_are_let_go_leave_values_behind(
             check(got, want)
 
 
+def test_what_comes_only_once_is_not_recorded(
+    recorded: Callable[[str], TorchModel], recorder: Rerun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of its own per request, which is a part of the signature: only one that comes again is given memory, in
+    whatever number of rows; and one that came long ago is new."""
+    monkeypatch.setattr(torch_frames, "SIGNATURES_MAX", 2)
+    case, model = sound("several"), recorded("several")
+    executor = model.executor(max_batch_size=ROWS)
+    before, number = recorder.records, itertools.count()
+
+    def records(own: int, rows: int = ROWS) -> int:
+        """Nodes recorded since the beginning, once such rows have run."""
+        batch = case.batch(ROWS, seed=8)
+        batch["table"] = batch["table"] + own
+        given = itertools.islice(case.rows(batch, ROWS), rows)
+        serve(executor, model, next(number), given, expected(case, model, batch))
+        return recorder.records - before
+
+    nodes = len(model.graph)
+    assert [records(own) for own in range(4)] == [0] * 4
+    assert [records(3), records(3), records(3, rows=2)] == [nodes, nodes, 2 * nodes]
+    assert [records(0), records(0)] == [2 * nodes, 3 * nodes]
+    executor.shutdown()
+
+
 def test_what_cannot_be_recorded_is_run_as_it_is() -> None:
     """A recorder that refuses: the reason is kept, in one line, and the answers are right."""
     case, model = sound("residual"), fine("residual")
@@ -233,13 +270,15 @@ def test_a_node_that_fails_is_the_nodes_error(recorded: Callable[[str], TorchMod
     case = sound("residual")
     rows = list(case.rows(case.batch(ROWS, seed=1), ROWS))
     executor = model.executor(max_batch_size=2)
-    executor.open(0, {0: model.admit(rows[0])}, 1)
+    for sub_batch in range(2):
+        executor.open(sub_batch, {sub_batch: model.admit(rows[0])}, 1)
     state = executor.state(0)
     name = model.partition.pieces[0].inputs[0]
     good = state.values[name]
     state.values[name] = torch.zeros(1, 1, dtype=good.dtype)
     assert executor.frames is not None
     frames = torch_frames.Frames(model.pieces, Rerun())
+    assert frames.run(executor.state(1), 0) is None, "the first of its signature"
     with pytest.raises(ExecutionError):
         frames.run(state, 0)
     assert not frames.unrecorded
