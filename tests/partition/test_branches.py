@@ -120,3 +120,21 @@ def test_a_choice_inside_a_loop_is_turned_as_well(tmp_path: Path) -> None:
         folder.mkdir()
         partition = cut(text.replace("OTHER", other), folder, example_inputs=flagged(False))
         assert partition.joinable is joins, partition.reason
+
+
+OTHERWISE = """g (float[N,4] x, bool flag) => (float[N,4] z, float[A,B] y) <float[1,4] k = {1.,2.,3.,4.}>
+{ z = Neg(x) s = Shape(x) y = If (flag) <then_branch = t () => (float[A,B] p) { p = MADE },
+                            else_branch = e () => (float[A,B] q) { q = Identity(k) }> }"""
+
+
+@pytest.mark.parametrize(
+    ("made", "tolerance", "flag"),
+    [("Relu(x)", 0.1, True), ("ConstantOfShape(s)", None, True), ("ConstantOfShape(s)", None, False)],
+)
+def test_an_output_must_be_rows_either_way(made: str, tolerance: float | None, flag: bool, tmp_path: Path) -> None:
+    """A row's own one way and a constant the other: neither way is at fault, and yet no row's share holds for both."""
+    text = OTHERWISE.replace("MADE", made)
+    partition = cut(text, tmp_path, example_inputs=flagged(flag), tolerance=tolerance)
+    assert partition.reason is not None
+    assert "('flag')" in partition.reason
+    assert "output 'y'" in partition.reason

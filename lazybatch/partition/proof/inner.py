@@ -60,7 +60,7 @@ def boundary_traits(
         return evidence, evidence.traits, evidence.reason
     traits = dict(evidence.traits)
     for turn in turns:
-        refused = _turned(verdict, run, turn, outputs, traits, tolerance)
+        refused = _turned(verdict, run, turn, outputs, data, traits, tolerance)
         if refused is not None:
             return evidence, traits, refused
     for name, trait in traits.items():
@@ -82,6 +82,7 @@ def _turned(
     run: Runner,
     turn: Turn,
     outputs: Sequence[str],
+    data: Collection[str],
     traits: dict[str, Trait],
     tolerance: float | None,
 ) -> str | None:
@@ -97,7 +98,15 @@ def _turned(
     if other.reason is not None:
         return f"{turn.choice}, and in the other one {other.reason}"
     traits.update({name: agree(traits[name], trait) for name, trait in other.traits.items()})
-    return None
+    unsure = next((why for name in outputs if (why := _unproven(name, traits[name], data)) is not None), None)
+    return None if unsure is None else f"{turn.choice}, and {unsure}"
+
+
+def _unproven(name: str, trait: Trait, data: Collection[str]) -> str | None:
+    """Why an output is neither a row's own nor everybody's; None where it is."""
+    if trait.kind is Kind.ROWS or (trait.kind is Kind.SHARED and name not in data):
+        return None
+    return f"output {name!r}: {trait.why or 'it is not proved to be a part of each row'}"
 
 
 def _values(verdict: Verdict, run: Runner, flag: str) -> set[bytes]:
