@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -199,6 +199,21 @@ def typical(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: Ru
                 if dim not in batch_symbols(ports, candidate) and accepts(ports, candidate, larger, run):
                     sizes[dim] = target
     return Recipe(sizes, recipe.ranges)
+
+
+def resized(
+    ports: Sequence[Port], candidate: Candidate, recipe: Recipe, more: Sequence[int] = ()
+) -> Iterator[tuple[str, Recipe]]:
+    """Each free size of the recipe at 1, doubled, and as ``more`` says, the others as they are: the size's symbol, and
+    a recipe of freely drawn values where the symbol occurs."""
+    rows = batch_symbols(ports, candidate)
+    for symbol, size in recipe.sizes.items():
+        if symbol in rows:
+            continue
+        kept = {port.name for port in ports if symbol not in named_dims(port)}
+        examples = {name: values for name, values in recipe.examples.items() if name in kept}
+        for other in sorted({1, 2 * size, *more} - {size}):
+            yield symbol, Recipe({**recipe.sizes, symbol: other}, recipe.ranges, examples)
 
 
 def accepts(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: Run, seed: int = 0) -> bool:
