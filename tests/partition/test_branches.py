@@ -168,6 +168,18 @@ def test_a_branch_that_no_size_takes_is_let_be(tmp_path: Path) -> None:
     assert cut(text, tmp_path).reason is None
 
 
+def test_rows_may_lie_otherwise_at_another_size(tmp_path: Path) -> None:
+    """An inner value of fewer dimensions at one size ties no rows together; it only crosses no cut."""
+    text = """g (float[N,S,4] x) => (float[N,1] y) <int64 one = {1}, int64[1] at = {1}, int64[2] shape = {0,-1}>
+    { r = Relu(x) s = Shape(r) n = Gather(s, one) c = Equal(n, one) i = If (c) <
+      then_branch = t () => (float[A,B] p) { p = Squeeze(r, at) },
+      else_branch = e () => (float[A,B,C] q) { q = Identity(r) }>
+      f = Reshape(i, shape) w = ReduceMax<axes=[1]>(f) y = Tanh(w) }"""
+    partition = cut(text, tmp_path)
+    assert partition.reason is None
+    assert "i" not in partition.boundaries
+
+
 def test_a_branch_by_a_size_that_nothing_runs_is_refused(tmp_path: Path) -> None:
     """Neither a size that takes the branch was found, nor does it take the sizes that were: an example is asked for."""
     then = "k = Constant<value = int64[2] {-1,12345}>() p = Reshape(x, k)"

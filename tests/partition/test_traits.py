@@ -47,6 +47,7 @@ def test_nothing_at_all_ties_no_rows_together() -> None:
     both = agree(rows, empty)
     assert (both.kind, both.mixes) == (Kind.OPAQUE, False)
     assert agree(rows, Trait(Kind.SHARED, "float32", dims=(3,))).mixes
+    assert not agree(rows, Trait(Kind.ROWS, "float32", axis=1, dims=(1, None))).mixes
     mixing = Trait(Kind.OPAQUE, "float32", mixes=True)
     assert agree(both, mixing).mixes
     assert agree(mixing, both).mixes

@@ -87,8 +87,9 @@ def agree(a: Trait, b: Trait) -> Trait:
     same_proof = (a.kind, a.axis, a.proportional, a.dtype) == (b.kind, b.axis, b.proportional, b.dtype)
     if dims is None or not same_proof:
         why = "it follows the rows in one way for some inputs only"
-        filled = 0 not in (*(a.dims or ()), *(b.dims or ()))  # nothing lies in any way at all
-        return Trait(Kind.OPAQUE, a.dtype, dims=dims, why=why, mixes=filled)
+        empty = 0 in (*(a.dims or ()), *(b.dims or ()))  # nothing lies in any way at all
+        apart = a.kind is Kind.ROWS and b.kind is Kind.ROWS  # if not on one axis
+        return Trait(Kind.OPAQUE, a.dtype, dims=dims, why=why, mixes=not (empty or apart))
     return replace(a, dims=dims, unit=a.unit and b.unit)
 
 
