@@ -14,6 +14,7 @@ from typing import NamedTuple
 from lazybatch.errors import ExecutionError
 from lazybatch.partition.liveness import Step
 from lazybatch.partition.pieces import Kind
+from lazybatch.partition.proof.crowd import crowded
 from lazybatch.partition.proof.inputs import accepts, find_recipes, resized
 from lazybatch.partition.proof.probe import Evidence, Runner, probe
 from lazybatch.partition.proof.rows import Feeds, Recipe, join, make_rows
@@ -123,6 +124,11 @@ def _turned(
     other = probe(ports, candidate, recipes, way, outputs, tolerance=tolerance)
     if other.reason is not None:
         return f"{turn.choice}, and in {turn.other} {other.reason}"
+    shown = {name: other.traits[name] for name in outputs}
+    for recipe in recipes:
+        crowd = crowded(ports, candidate, recipe, way, shown, tolerance)
+        if crowd is not None:
+            return f"{turn.choice}, and in {turn.other} {crowd}"
     traits.update({name: agree(traits[name], trait) for name, trait in other.traits.items()})
     unsure = next((why for name in outputs if (why := _unproven(name, traits[name], data)) is not None), None)
     return None if unsure is None else f"{turn.choice}, and {unsure}"
