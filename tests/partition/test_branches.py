@@ -161,6 +161,16 @@ def test_a_branch_that_long_requests_take_is_probed(most: int, tmp_path: Path) -
             assert partition.reason.startswith("operator If (makes 'y') takes a branch by a size ('c')")
 
 
+@pytest.mark.parametrize(("branch", "joins"), [(BRANCHES["first row"], False), ("p = Abs(x)", True)])
+def test_a_size_that_all_rows_share_chooses_too(branch: str, joins: bool, tmp_path: Path) -> None:
+    """A long table, the same for all rows, takes the other branch."""
+    text = """g (float[N,4] x, float[K] t) => (float[N,4] y) <int64[1] a = {0}, int64[1] b = {1}, int64[1] most = {512}>
+    { s = Shape(t) c = Greater(s, most) y = If (c) <then_branch = t () => (float[N,4] p) { THEN },
+                                                    else_branch = e () => (float[N,4] q) { q = Neg(x) }> }"""
+    partition = cut(text.replace("THEN", branch), tmp_path, batch_axes={"x": 0, "t": None})
+    assert partition.joinable is joins, partition.reason
+
+
 def test_a_branch_that_no_size_takes_is_let_be(tmp_path: Path) -> None:
     """What is compared is the same at all sizes: exporters write such a choice for a dimension that may be 1."""
     text = """g (float[N,S,1] x) => (float[N,S] y) <int64 two = {2}, int64 one = {1}, int64[1] at = {2}>
