@@ -21,7 +21,7 @@ from lazybatch.partition.manifest import VERSION, load_partition
 from lazybatch.partition.pieces import Partition
 
 CACHE_VARIABLE = "LAZYBATCH_CACHE"
-CUTTER = 6
+CUTTER = 7
 """Raised whenever the same model would be cut or proved differently than before."""
 
 

@@ -32,7 +32,7 @@ def provenance(
     notes: Sequence[str | None],
 ) -> dict[str, object]:
     """How the partition came about, for whoever reads the manifest."""
-    said = [note for note in notes if note]
+    said = [note for note in (verdict.note, *notes) if note]
     longest = max((piece.cost_share for piece in pieces), default=0.0) * (costs.whole_s if costs else 0.0)
     if preempt_within_s is not None and longest > preempt_within_s:
         said.append(

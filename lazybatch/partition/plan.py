@@ -6,7 +6,7 @@ Must not know: any framework, how values were proved, how cuts are chosen among 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from lazybatch.partition.proof.ports import Port
 from lazybatch.partition.proof.probe import Runner
 from lazybatch.partition.proof.rows import Array, Candidate, Feeds, Recipe, join, make_rows
 from lazybatch.partition.proof.search import Verdict
+from lazybatch.partition.proof.sightings import Sightings
 from lazybatch.partition.proof.traits import Trait, same
 
 LIVE_MAX = 24
@@ -55,7 +56,7 @@ class Traced(Protocol):
         """A run that returns these values and the outputs, and NumPy's name of the type of each; None where a value
         is no array and can neither be watched nor cross a cut."""
 
-    def turns(self, names: Sequence[str], candidate: Candidate) -> Sequence[Turn]:
+    def turns(self, names: Sequence[str], candidate: Candidate) -> Iterable[Turn]:
         """Runs of the same values in which branches that callers choose are taken the other way."""
 
     def data(self, candidate: Candidate) -> set[str]:
@@ -102,22 +103,49 @@ class Plan:
         if not self.verdict.recipes:
             return
         feeds = self.feeds(self.verdict.recipes[0], 1)
-        first: Mapping[str, Array] = run(feeds)
+        first = run(feeds)
         self.sizes = {name: value.nbytes for name, value in {**feeds, **first}.items()}
         kept = self._affordable({name: self.sizes[name] for name in first})
         kept.update(walk.over for walk in walks)
         kept.update(port.name for port in self.graph.outputs)
-        if len(kept.intersection(first)) < len(first):
-            first = {name: value for name, value in first.items() if name in kept}
-            run, _ = self.graph.watch(list(first))
-        self._record(run, first)
-        if self.reason is None:
-            outputs = [port.name for port in self.graph.outputs]
-            data = self.graph.data(self.verdict.candidate)
-            turns = self.graph.turns(list(first), self.verdict.candidate)
-            self.evidence, self.traits, self.reason = boundary_traits(
-                self.verdict, run, turns, outputs, self.graph.liveness.steps, walks, data, tolerance
-            )
+        seen = Sightings((name for name in first if name in kept), self.verdict)
+        if len(seen.names) < len(first):
+            run, _ = self.graph.watch(seen.names)
+        seen.note(first)
+        del feeds, first  # large, and of no further use
+        self._prove(seen.noting(run), seen, walks, tolerance)
+        self._record(seen)
+
+    def _prove(self, run: Runner, seen: Sightings, walks: Sequence[Walk], tolerance: float | None) -> None:
+        """Learn traits, and shapes at all sizes that the model is seen to take and wherever callers' choices lead."""
+        recipes = self.verdict.recipes
+        for other in recipes[1:]:
+            if other.sizes != recipes[0].sizes:
+                run(self.feeds(other, 1))
+        if self.reason is not None:
+            return
+        seen.resize(run)
+        outputs = [port.name for port in self.graph.outputs]
+        data = self.graph.data(self.verdict.candidate)
+        self.evidence, self.traits, self.reason = boundary_traits(
+            self.verdict, run, self._turns(seen), outputs, self.graph.liveness.steps, walks, data, tolerance
+        )
+
+    def _turns(self, seen: Sightings) -> Iterator[Turn]:
+        """The graph's turns, noted; those that are run at all are run at other sizes, too."""
+        for turn in self.graph.turns(seen.names, self.verdict.candidate):
+            runs, run = seen.runs, turn.run and seen.noting(turn.run)
+            yield turn._replace(run=run)
+            if run is not None and seen.runs > runs:
+                seen.resize(run)
+
+    def _record(self, seen: Sightings) -> None:
+        """Ranks and shapes: in-place writing needs equal shapes in every run."""
+        self.varied = seen.varied
+        for name, shapes in seen.shapes().items():
+            ranks = {len(shape) for shape in shapes}
+            rank = ranks.pop() if self.reason is None and len(ranks) == 1 else None
+            self.shapes[name] = Shape(self.shapes[name].dtype, rank, shapes)
 
     def _affordable(self, sizes: Mapping[str, int]) -> set[str]:
         """What is watched of these values: all that is small, and all else if it is not too much."""
@@ -154,31 +182,6 @@ class Plan:
             stretches *= 2
         self.places = sorted(kept)
         return names
-
-    def _record(self, run: Runner, first: Mapping[str, Array]) -> None:
-        """Ranks, and shapes at all sizes that the model is seen to take: in-place writing needs equal shapes in every
-        run."""
-        recipes = self.verdict.recipes
-        seen = [first, *(run(self.feeds(other, 1)) for other in recipes[1:] if other.sizes != recipes[0].sizes)]
-        if self.reason is None:
-            seen.extend(self._resized(run))
-        self.varied = len(seen) > 1
-        for name in first:
-            shapes = tuple(values[name].shape for values in seen if name in values)
-            ranks = {len(shape) for shape in shapes}
-            self.shapes[name] = Shape(self.shapes[name].dtype, ranks.pop() if len(ranks) == 1 else None, shapes)
-            if self.reason is not None:
-                self.shapes[name] = Shape(self.shapes[name].dtype, None, shapes)
-
-    def _resized(self, run: Runner) -> Iterator[Mapping[str, Array]]:
-        """Runs with one size changed: sizes that examples have, or that were tried together, are equal by chance."""
-        recipe, rows = self.verdict.recipes[0], self._row_symbols()
-        for symbol, size in recipe.sizes.items():
-            for other in {1, 2 * size} - {size} if symbol not in rows else ():
-                try:
-                    yield run(self.feeds(Recipe({**recipe.sizes, symbol: other}, recipe.ranges), 1))
-                except Exception:  # the model does not take this size
-                    continue
 
     def feeds(self, recipe: Recipe, rows: int) -> Feeds:
         """Inputs of so many rows, batch axes included."""
@@ -239,11 +242,12 @@ class Plan:
         dims, unit, seen = trait.dims, trait.unit, self.shapes[name].seen
         loose = any(set(recipe.sizes).difference(self._row_symbols()) for recipe in self.verdict.recipes)
         if dims is not None:
-            same_rank = not loose or (self.varied and all(len(shape) == len(dims) for shape in seen))
+            same_rank = (self.varied or not loose) and all(len(shape) == len(dims) for shape in seen)
             dims = tuple(_constant(dim, k, seen) for k, dim in enumerate(dims)) if same_rank else None
         if trait.axis is not None and loose:
             returned = any(port.name == name for port in self.graph.outputs)
-            unit = unit and (self.varied or returned) and all(shape[trait.axis] == 1 for shape in seen)
+            unit = unit and (self.varied or returned)
+            unit = unit and all(shape[trait.axis : trait.axis + 1] == (1,) for shape in seen)
         return Boundary(name, dtype, trait.kind, trait.axis, dims, unit, trait.proportional)
 
     def _row_symbols(self) -> list[str]:

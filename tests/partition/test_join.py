@@ -306,3 +306,14 @@ def test_refused_model_still_strips_a_proven_batch_axis(tmp_path: Path) -> None:
     assert not partition.joinable
     assert (partition.boundaries["z"].kind, partition.boundaries["z"].axis) == (Kind.ROWS, 0)
     assert partition.boundaries["y"].kind is Kind.OPAQUE
+
+
+def test_an_example_without_any_past_may_join(tmp_path: Path) -> None:
+    """All rows' scores laid end to end: none where the table is empty, a part per row where it is not."""
+    text = """g (float[N,4] x, float[P,4] past) => (float[N,4] y) <int64[1] flat = {-1}>
+    { t = Transpose<perm=[1,0]>(past) m = MatMul(x, t) s = Shape(m) f = Reshape(m, flat) e = Exp(f)
+    r = Reshape<allowzero=1>(e, s) w = MatMul(r, past) y = Add(x, w) }"""
+    row = np.linspace(0.0, 1.0, 4, dtype=np.float32)
+    examples = [{"x": row, "past": np.ones((length, 4), np.float32)} for length in (3, 0)]
+    partition = cut(text, tmp_path, example_inputs=examples, batch_axes={"x": 0, "past": None})
+    assert partition.reason is None

@@ -54,3 +54,11 @@ def test_poisons_keep_shape_and_type() -> None:
             n: (a.shape, a.dtype) for n, a in row.items()
         }
         assert not any(np.array_equal(poison[name], row[name]) for name in row)
+
+
+def test_unbatched_inputs_hang_on_the_seed_alone() -> None:
+    """However many rows are made, they share the same numbers, and these are no row's."""
+    ports = symbolic([Port("x", "float32", ("N", 3)), Port("t", "float32", (3,))])
+    made = [make_rows(ports, {"x": 0}, Recipe({"N": 1}), count, 4) for count in (1, 3)]
+    assert np.array_equal(made[0][0]["t"], made[1][0]["t"])
+    assert not np.array_equal(made[0][0]["t"], made[0][1][0]["x"][0])

@@ -103,6 +103,34 @@ def test_examples_and_drawn_rows() -> None:
     assert only.reason is None
 
 
+def test_every_example_is_tried_in_a_crowd() -> None:
+    """The first example as well where drawn rows come before it: there is a recipe of its own for each."""
+    ports = (*PORTS, Port("late", "bool", ()))
+
+    def run(feeds: Feeds) -> Outcome:
+        crowd = len(feeds["x"]) > 8 and feeds["k"].min() > 50 and not feeds["late"]
+        return {"y": feeds["x"] + float(crowd)}
+
+    rows = {"x": np.ones((1, 12), np.float32), "k": np.array([70])}
+    examples = {name: [value, value] for name, value in rows.items()} | {"late": [np.array(False), np.array(True)]}
+    options = {"batch_axes": {"x": 0, "k": 0}, "examples": examples, "tolerance": None, "drawn": True}
+    found = judge([ports], ["y"], run, lambda *_: NOTHING, **options)  # type: ignore[arg-type]
+    assert [bool(recipe.examples) for recipe in found.recipes] == [False, True, True]
+    assert found.reason is not None
+    assert "rows share its batch" in found.reason
+
+
+def test_what_is_left_out_is_noted() -> None:
+    """Of very many unbatched inputs not every one is probed: the verdict says so."""
+    ports = (*PORTS, Port("at", "float32", ()))
+    examples = {name: [value] * 20 for name, value in {"x": np.ones(12, np.float32), "k": np.array(1)}.items()}
+    examples["at"] = [np.array(k, np.float32) for k in range(20)]
+    options = {"batch_axes": {"x": 0, "k": 0}, "examples": examples, "tolerance": None}
+    found = judge([ports], ["y"], lambda feeds: {"y": feeds["x"]}, lambda *_: NOTHING, **options)  # type: ignore[arg-type]
+    assert found.reason is None
+    assert found.note == "of 20 different sets of unbatched inputs among example_inputs, 8 were probed"
+
+
 def test_no_input_is_accepted() -> None:
     """A model that refuses everything is not judged, and asks for examples."""
 

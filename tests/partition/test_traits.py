@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lazybatch.partition.pieces import Kind
-from lazybatch.partition.proof.traits import agree, close, same
+from lazybatch.partition.proof.traits import Trait, agree, close, same
 from tests.partition.test_probe import tried
 
 
@@ -38,6 +38,19 @@ def test_traits_must_agree() -> None:
     other = tried(lambda x, t: {"y": x.T.copy()}).traits["y"]
     assert agree(one, one).kind is Kind.ROWS
     assert agree(one, other).kind is Kind.OPAQUE
+
+
+def test_nothing_at_all_ties_no_rows_together() -> None:
+    """A value that is empty for some inputs is not proved by them, but does not speak against others either."""
+    rows = Trait(Kind.ROWS, "float32", axis=0, dims=(None,))
+    empty = Trait(Kind.SHARED, "float32", dims=(0,))
+    both = agree(rows, empty)
+    assert (both.kind, both.mixes) == (Kind.OPAQUE, False)
+    assert agree(rows, Trait(Kind.SHARED, "float32", dims=(3,))).mixes
+    assert not agree(rows, Trait(Kind.ROWS, "float32", axis=1, dims=(1, None))).mixes
+    mixing = Trait(Kind.OPAQUE, "float32", mixes=True)
+    assert agree(both, mixing).mixes
+    assert agree(mixing, both).mixes
 
 
 def test_equality() -> None:

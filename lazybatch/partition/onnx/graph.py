@@ -6,7 +6,7 @@ Must not know: what the values prove, cuts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from onnx import numpy_helper
 
 from lazybatch.errors import ExecutionError
 from lazybatch.partition.liveness import Liveness
-from lazybatch.partition.onnx.branches import turned
+from lazybatch.partition.onnx.branches import DEPTH_MAX, too_deep, turned
 from lazybatch.partition.onnx.liveness import liveness_of
 from lazybatch.partition.onnx.optimise import Opener, Optimised
+from lazybatch.partition.onnx.rounds import forced
 from lazybatch.partition.onnx.source import numpy_name, one_line
-from lazybatch.partition.onnx.taint import called, spread
+from lazybatch.partition.onnx.taint import Marks, called, spread
 from lazybatch.partition.proof.inner import Turn, Walk
 from lazybatch.partition.proof.ports import Port
 from lazybatch.partition.proof.probe import Runner
@@ -41,20 +42,41 @@ class OnnxGraph:
         session = watching(self._proto, names, self._folder, self._opener)
         return runner(session), {output.name: numpy_name(output.type) for output in session.get_outputs()}
 
-    def turns(self, names: Sequence[str], candidate: Candidate) -> list[Turn]:
-        """The same values where each If on a caller's value takes the branch that it does not take otherwise."""
-        found = []
-        for other in turned(self._proto.graph, spread(self._proto.graph, candidate)):
-            flag = other.node.input[0]
-            says = f"{called(other.node)} takes a branch by a value of the caller ({flag!r})"
-            found.append(Turn(says, () if other.hidden else other.flags, self._run_of(other.graph, names)))
-        return found
+    def turns(self, names: Sequence[str], candidate: Candidate) -> Iterator[Turn]:
+        """The same values where Loops go round not at all and twice, and where each If takes the branch that it does
+        not take otherwise, as far as callers and sizes choose. Opens nothing before it is run."""
+        graph = self._proto.graph
+        marks = spread(graph, candidate)
+        deep = too_deep(graph, marks)
+        if deep is not None:
+            says = f"{called(deep)} takes a branch by {_source(deep.input[0], marks)}"
+            yield Turn(f"{says} within more than {DEPTH_MAX - 1} others that do: too many ways to try", None)
+            return
+        for times, other in ((0, "no round"), (2, "two rounds")):
+            loops = forced(graph, marks, times)
+            if loops is not None:
+                says = f"{called(loops.node)} goes round by {_source(loops.flag, marks)}"
+                run = self._run_of(loops.graph, names)
+                yield Turn(says, run, other, loops.taken, lambda *_: False, needed=times > 0)
+                graph = loops.graph if times else graph
+        for way in turned(graph, marks):
+            says = f"{called(way.node)} takes a branch by {_source(way.node.input[0], marks)}"
+            back = None if way.hidden else way.back
+            yield Turn(says, self._run_of(way.graph, names), "the other one", way.taken, back, way.causes)
 
     def _run_of(self, graph: onnx.GraphProto, names: Sequence[str]) -> Runner:
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self._proto)
-        proto.graph.CopyFrom(graph)
-        return runner(watching(proto, names, self._folder, self._opener))
+        """Opens its session when it is first run: ways are many, and are looked at one after another."""
+        opened: list[Runner] = []
+
+        def run(feeds: Feeds) -> Outcome:
+            if not opened:
+                proto = onnx.ModelProto()
+                proto.CopyFrom(self._proto)
+                proto.graph.CopyFrom(graph)
+                opened.append(runner(watching(proto, names, self._folder, self._opener)))
+            return opened[0](feeds)
+
+        return run
 
     def data(self, candidate: Candidate) -> set[str]:
         """Names that depend on values of batched inputs."""
@@ -74,6 +96,11 @@ class OnnxGraph:
                 axis = int(numpy_helper.to_array(constants[node.input[1]]).reshape(-1)[0])
                 found.append(Walk(node.op_type, node.input[0], axis))
         return found
+
+
+def _source(name: str, marks: Marks) -> str:
+    """Who decides by a value."""
+    return f"{'a value of the caller' if name in marks.given else 'a size'} ({name!r})"
 
 
 def watching(proto: onnx.ModelProto, names: Sequence[str], folder: Path, opener: Opener) -> Any:

@@ -18,7 +18,8 @@ from lazybatch.partition.proof.rows import Array, Candidate, Feeds, Recipe, join
 from lazybatch.partition.proof.traits import Outcome, Trait, close, difference, same
 
 CROWDS = ((1 << 20, 33), (4 << 20, 17))
-"""Bytes of one row's inputs and outputs up to which so many rows are tried; one more than the usual batch sizes."""
+"""Bytes of one row's inputs and of what its run returns up to which so many rows are tried; one more than the usual
+batch sizes."""
 CROWD_OF_LARGE_ROWS = 9
 SIZE_TRIED_MAX = 1 << 16
 """Larger dimensions are no likely bounds of an index."""
@@ -36,7 +37,7 @@ def crowded(
     shared, rows = make_rows(ports, candidate, recipe, 3, 0, even=tolerance is not None)
     try:
         alone = [run(join(shared, [row], candidate)) for row in rows]
-        nbytes = sum(value.nbytes for value in (*rows[0].values(), *(alone[0][name] for name in outputs)))
+        nbytes = sum(value.nbytes for value in (*rows[0].values(), *alone[0].values()))
         count = next((count for limit, count in CROWDS if nbytes <= limit), CROWD_OF_LARGE_ROWS)
         got = run(join(shared, [rows[k % 3] for k in range(count)], candidate))
     except Exception as error:

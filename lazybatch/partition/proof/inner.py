@@ -6,17 +6,24 @@ Must not know: any framework, cuts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from lazybatch.errors import ExecutionError
 from lazybatch.partition.liveness import Step
 from lazybatch.partition.pieces import Kind
-from lazybatch.partition.proof.inputs import accepts, find_recipes
+from lazybatch.partition.proof.crowd import crowded
+from lazybatch.partition.proof.inputs import accepts, find_recipes, resized
 from lazybatch.partition.proof.probe import Evidence, Runner, probe
-from lazybatch.partition.proof.rows import join, make_rows
+from lazybatch.partition.proof.rows import Feeds, Recipe, join, make_rows
 from lazybatch.partition.proof.search import Verdict
-from lazybatch.partition.proof.traits import Trait, agree
+from lazybatch.partition.proof.traits import Outcome, Trait, agree
+
+SIZES_TRIED = (7, 64, 256, 640)
+"""Besides 1 and twice the size: by them, choices that sizes decide are tried to fall out the other way."""
+SIZE_SECONDS = 30.0
 
 
 class Walk(NamedTuple):
@@ -28,16 +35,27 @@ class Walk(NamedTuple):
     axis: int
 
 
-class Turn(NamedTuple):
-    """The same values where branches that callers choose are taken the other way.
+def _never(runs: Sequence[Outcome]) -> bool:
+    return False
 
-    choice: what takes a branch by which value, as the beginning of a sentence. flags: the values that it goes by, where
-    they are among those watched.
+
+class Turn(NamedTuple):
+    """The same values where choices of callers, or by sizes, fall out another way.
+
+    choice: what chooses by which value, as the beginning of a sentence. run: None where it cannot be run at all, and
+    the sentence says why. other: what the way is called. taken: whether runs of the original that made these values
+    went this way, too. back: whether, by these values, the run may take the original's way after all; None where values
+    do not tell. causes: for a choice by sizes, the values that it compares. needed: False for a way that need not be
+    possible.
     """
 
     choice: str
-    flags: Collection[str]
-    run: Runner
+    run: Runner | None
+    other: str = "the other one"
+    taken: Callable[[Sequence[Outcome]], bool] = _never
+    back: Callable[[Sequence[Outcome], Outcome], bool] | None = None
+    causes: Collection[str] | None = None
+    needed: bool = True
 
 
 def boundary_traits(
@@ -59,8 +77,10 @@ def boundary_traits(
     if evidence.stage < 4:
         return evidence, evidence.traits, evidence.reason
     traits = dict(evidence.traits)
+    known: list[Outcome] = []
     for turn in turns:
-        refused = _turned(verdict, run, turn, outputs, traits, tolerance)
+        known = known or _known(verdict, run)
+        refused = _turned(verdict, run, turn, known, outputs, data, traits, tolerance)
         if refused is not None:
             return evidence, traits, refused
     for name, trait in traits.items():
@@ -81,33 +101,112 @@ def _turned(
     verdict: Verdict,
     run: Runner,
     turn: Turn,
+    known: Sequence[Outcome],
     outputs: Sequence[str],
+    data: Collection[str],
     traits: dict[str, Trait],
     tolerance: float | None,
 ) -> str | None:
-    """Probe the branches not taken: a refusal where they show one. traits: become what holds either way."""
+    """Probe a way not taken: a refusal where it shows one. traits: become what holds either way."""
     ports, candidate = verdict.ports, verdict.candidate
-    if turn.flags and all(len(_values(verdict, run, flag)) > 1 for flag in turn.flags):
+    if turn.run is None:
+        return turn.choice
+    if turn.taken(known):
         return None
-    recipes = [recipe for recipe in verdict.recipes if accepts(ports, candidate, recipe, turn.run)]
-    recipes = recipes or find_recipes(ports, candidate, turn.run)
+    found = None if turn.causes is None else _resized(verdict, run, turn, known)
+    if found is not None and not found.varies:
+        return None
+    way = turn.run if found is None or not found.recipes else run
+    recipes = found.recipes if found is not None and found.recipes else _recipes(verdict, turn, turn.run, known)
     if not recipes:
-        return f"{turn.choice}, and no input is known for the other one; pass example_inputs that take either"
-    other = probe(ports, candidate, recipes, turn.run, outputs, tolerance=tolerance)
+        asks = f"{turn.choice}, and no input is known for {turn.other}; pass example_inputs that take either"
+        return asks if turn.needed else None
+    other = probe(ports, candidate, recipes, way, outputs, tolerance=tolerance)
     if other.reason is not None:
-        return f"{turn.choice}, and in the other one {other.reason}"
+        return f"{turn.choice}, and in {turn.other} {other.reason}"
+    shown = {name: other.traits[name] for name in outputs}
+    for recipe in recipes:
+        crowd = crowded(ports, candidate, recipe, way, shown, tolerance)
+        if crowd is not None:
+            return f"{turn.choice}, and in {turn.other} {crowd}"
     traits.update({name: agree(traits[name], trait) for name, trait in other.traits.items()})
-    return None
+    unsure = next((why for name in outputs if (why := _unproven(name, traits[name], data)) is not None), None)
+    return None if unsure is None else f"{turn.choice}, and {unsure}"
 
 
-def _values(verdict: Verdict, run: Runner, flag: str) -> set[bytes]:
-    """The values that a flag takes in the runs in which rows are poisoned as well."""
-    found = set()
+def _unproven(name: str, trait: Trait, data: Collection[str]) -> str | None:
+    """Why an output is neither a row's own nor everybody's; None where it is."""
+    if trait.kind is Kind.ROWS or (trait.kind is Kind.SHARED and name not in data):
+        return None
+    return f"output {name!r}: {trait.why or 'it is not proved to be a part of each row'}"
+
+
+def _known(verdict: Verdict, run: Runner) -> list[Outcome]:
+    """Single numbers and truths among all values, for every recipe as in the runs that prove something."""
+    found = []
     for k, recipe in enumerate(verdict.recipes):
-        shared, rows = make_rows(verdict.ports, verdict.candidate, recipe, 1, 2 * k)
-        feeds = join(shared, rows, verdict.candidate)
-        found.add({**feeds, **run(feeds)}[flag].tobytes())
+        shared, rows = make_rows(verdict.ports, verdict.candidate, recipe, 3, 2 * k)
+        feeds = join(shared, rows[:1], verdict.candidate)
+        found.append({name: value for name, value in {**feeds, **run(feeds)}.items() if value.size == 1})
     return found
+
+
+def _recipes(verdict: Verdict, turn: Turn, run: Runner, known: Sequence[Outcome]) -> list[Recipe]:
+    """Inputs with which the way is possible, and is not the original's after all."""
+    ports, candidate, back = verdict.ports, verdict.candidate, turn.back
+    recipes = [recipe for recipe in verdict.recipes if accepts(ports, candidate, recipe, run)]
+    if recipes or back is None or not turn.needed:
+        return recipes
+
+    def forth(feeds: Feeds) -> Outcome:
+        values = run(feeds)
+        if back(known, {**feeds, **values}):
+            raise ExecutionError("this is the way that the original goes")
+        return values
+
+    return [_pinned(verdict, recipe) for recipe in find_recipes(ports, candidate, forth)]
+
+
+def _pinned(verdict: Verdict, recipe: Recipe) -> Recipe:
+    """The recipe with those single unbatched values with which it was accepted, whatever the seed."""
+    shared, _ = make_rows(verdict.ports, verdict.candidate, recipe, 1, 0)
+    return replace(recipe, examples={name: [value] for name, value in shared.items() if value.size == 1})
+
+
+class _Resized(NamedTuple):
+    """recipes: one with a size by which the original goes the other way, if there is one. varies: whether sizes may
+    decide at all: what is compared is not the same at all of them."""
+
+    recipes: list[Recipe]
+    varies: bool
+
+
+def _resized(verdict: Verdict, run: Runner, turn: Turn, known: Sequence[Outcome]) -> _Resized:
+    """Look for the other way of a choice by sizes among the original's runs at other sizes."""
+    ports, candidate, back, causes = verdict.ports, verdict.candidate, turn.back, turn.causes or ()
+    compared: list[tuple[bytes, ...]] = []
+
+    def other_way(feeds: Feeds) -> Outcome:
+        values = {**feeds, **run(feeds)}
+        compared.append(tuple(values[name].tobytes() for name in causes if name in values))
+        if back is None or not back(known, values):
+            raise ExecutionError("this is the way that the original goes")
+        return values
+
+    for recipe in verdict.recipes:
+        accepts(ports, candidate, recipe, other_way)
+    free, ran = set(), set()
+    deadline = time.monotonic() + SIZE_SECONDS
+    for symbol, recipe in resized(ports, candidate, verdict.recipes[0], SIZES_TRIED):
+        if time.monotonic() > deadline:
+            return _Resized([], True)
+        free.add(symbol)
+        before = len(compared)
+        if accepts(ports, candidate, recipe, other_way):
+            return _Resized([recipe], True)
+        if len(compared) > before:
+            ran.add(symbol)
+    return _Resized([], len(set(compared)) > 1 or ran != free)
 
 
 def _walked(verdict: Verdict, traits: Mapping[str, Trait], walks: Iterable[Walk]) -> str | None:

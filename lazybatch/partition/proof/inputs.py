@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from lazybatch.errors import InvalidInput
+from lazybatch.partition.proof.examples import example_recipes
 from lazybatch.partition.proof.ports import Port
 from lazybatch.partition.proof.rows import RANGES, Array, Candidate, Feeds, Recipe, join, make_rows, named_dims
 
@@ -125,10 +124,11 @@ def find_recipes(
 ) -> list[Recipe]:
     """Up to ``want`` recipes with different free sizes that the model accepts for one row; empty: none found.
 
-    With examples: a recipe for each different set of unbatched inputs among them.
+    With examples: a recipe for each different set of unbatched inputs among them, up to a limit.
     """
     if examples:
-        return [r for r in _from_examples(ports, candidate, examples) if accepts(ports, candidate, r, run)]
+        rows = batch_symbols(ports, candidate)
+        return example_recipes(ports, candidate, examples, rows, lambda r: accepts(ports, candidate, r, run))
     rows = batch_symbols(ports, candidate)
     free = list(dict.fromkeys(d for port in ports for d in named_dims(port) if isinstance(d, str) and d not in rows))
     integers = [port for port in ports if port.dtype.startswith(("int", "uint"))]
@@ -201,6 +201,21 @@ def typical(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: Ru
     return Recipe(sizes, recipe.ranges)
 
 
+def resized(
+    ports: Sequence[Port], candidate: Candidate, recipe: Recipe, more: Sequence[int] = ()
+) -> Iterator[tuple[str, Recipe]]:
+    """Each free size of the recipe at 1, doubled, and as ``more`` says, the others as they are: the size's symbol, and
+    a recipe of freely drawn values where the symbol occurs."""
+    rows = batch_symbols(ports, candidate)
+    for symbol, size in recipe.sizes.items():
+        if symbol in rows:
+            continue
+        kept = {port.name for port in ports if symbol not in named_dims(port)}
+        examples = {name: values for name, values in recipe.examples.items() if name in kept}
+        for other in sorted({1, 2 * size, *more} - {size}):
+            yield symbol, Recipe({**recipe.sizes, symbol: other}, recipe.ranges, examples)
+
+
 def accepts(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: Run, seed: int = 0) -> bool:
     """Whether the model runs on one such row."""
     shared, rows = make_rows(ports, candidate, recipe, 1, seed)
@@ -209,59 +224,3 @@ def accepts(ports: Sequence[Port], candidate: Candidate, recipe: Recipe, run: Ru
     except Exception:
         return False
     return True
-
-
-def _from_examples(
-    ports: Sequence[Port], candidate: Candidate, examples: Mapping[str, Sequence[Array]]
-) -> list[Recipe]:
-    """Sizes and ranges read off the user's examples, which may come with or without the batch axis.
-
-    Requests whose unbatched inputs differ never share a batch, and may take different ways through the model.
-    """
-    for port in ports:
-        if port.name not in examples:
-            raise InvalidInput(f"example_inputs lacks input {port.name!r}")
-    given = {port.name: [np.asarray(value, dtype=port.dtype) for value in examples[port.name]] for port in ports}
-    ranges = {
-        port.name: (min(int(a.min()) for a in given[port.name]), max(int(a.max()) for a in given[port.name]))
-        for port in ports
-        if port.dtype.startswith(("int", "uint"))
-    }
-    alike: dict[object, dict[str, list[Array]]] = {}
-    for number in range(len(given[ports[0].name])):
-        request = {name: values[number] for name, values in given.items()}
-        own = tuple((value.shape, _bits(value)) for name, value in request.items() if name not in candidate)
-        group = alike.setdefault(own, {name: [] for name in request})
-        for name, value in request.items():
-            group[name].append(value)
-    return [_recipe_of(ports, candidate, group, ranges) for group in alike.values()]
-
-
-def _bits(value: Array) -> object:
-    return tuple(value.flat) if value.dtype.kind == "O" else value.tobytes()
-
-
-def _recipe_of(
-    ports: Sequence[Port],
-    candidate: Candidate,
-    examples: Mapping[str, Sequence[Array]],
-    ranges: Mapping[str, tuple[int, int]],
-) -> Recipe:
-    """The recipe of requests whose unbatched inputs are equal."""
-    sizes: dict[str, int] = dict.fromkeys(batch_symbols(ports, candidate), 1)
-    rows: dict[str, Sequence[Array]] = {}
-    for port in ports:
-        dims, axis = named_dims(port), candidate.get(port.name)
-        given: list[Array] = []
-        for array in examples[port.name]:
-            if axis is not None and array.ndim == len(dims):
-                given.extend(np.take(array, k, axis=axis) for k in range(array.shape[axis]))
-            else:
-                given.append(array)
-        want = [dim for k, dim in enumerate(dims) if k != axis]
-        for array in given:
-            if array.ndim != len(want):
-                raise InvalidInput(f"example_inputs[{port.name!r}] has {array.ndim} dimensions, expected {len(want)}")
-        sizes.update((dim, size) for dim, size in zip(want, given[0].shape, strict=True) if isinstance(dim, str))
-        rows[port.name] = [array for array in given if array.shape == given[0].shape]
-    return Recipe(sizes, ranges, rows)

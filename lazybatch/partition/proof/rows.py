@@ -50,16 +50,17 @@ def make_rows(
     """Unbatched inputs, and ``count`` unequal rows of very different magnitude (unless ``even``).
 
     Each row's arrays have length 1 on the batch axis. Odd seeds draw from [0, 1), even ones from a normal distribution;
-    of examples, even seeds take as they are what odd ones shuffle.
+    of examples, even seeds take as they are what odd ones shuffle. What is unbatched hangs on the seed alone, not on
+    the number of rows.
     """
-    rng = np.random.default_rng(seed)
+    rng, once = np.random.default_rng(seed), np.random.default_rng((seed, 1))
     shared: Feeds = {}
     rows: list[Feeds] = [{} for _ in range(count)]
     for port in ports:
         axis = candidate.get(port.name)
         shape = [recipe.sizes[d] if isinstance(d, str) else d for d in named_dims(port)]
         if axis is None:
-            shared[port.name] = _draw(rng, port, shape, recipe, 0, seed, 1.0)
+            shared[port.name] = _draw(once, port, shape, recipe, 0, seed, 1.0)
             continue
         shape[axis] = 1
         for k, row in enumerate(rows):

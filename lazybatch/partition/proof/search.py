@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from lazybatch.partition.pieces import Kind
 from lazybatch.partition.proof.crowd import crowded, strays
+from lazybatch.partition.proof.examples import left_out
 from lazybatch.partition.proof.inputs import candidates, find_recipes, typical
 from lazybatch.partition.proof.ports import Port
 from lazybatch.partition.proof.probe import Evidence, Runner, probe
@@ -23,7 +24,8 @@ NO_AXIS = "no input has a batch axis: every dimension is fixed"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of the batch axis. candidate: the most likely one even where joining is refused."""
+    """What is known of the batch axis. candidate: the most likely one even where joining is refused. note: what the
+    proof leaves out."""
 
     ports: tuple[Port, ...]
     candidate: Candidate
@@ -31,6 +33,7 @@ class Verdict:
     typical: Recipe | None
     evidence: Evidence | None
     reason: str | None
+    note: str | None = None
 
 
 def _no_more() -> None:
@@ -88,12 +91,12 @@ def judge(
             reason = _reason(finding, evidence, outputs, tolerance)
             if reason is None:
                 traits = {name: evidence.traits[name] for name in outputs}
-                shared = [recipe for recipe in recipes if recipe.examples][1:]
+                shared = [recipe for recipe in recipes[1:] if recipe.examples]
                 crowds = (crowded(ports, candidate, r, run, traits, tolerance) for r in (recipes[0], *shared))
                 reason = next((found for found in crowds if found is not None), None)
                 if reason is None and finding.picks:
                     reason = strays(ports, candidate, recipes[0], run, traits, tolerance)
-            verdict = Verdict(ports, candidate, recipes, usual, evidence, reason)
+            verdict = Verdict(ports, candidate, recipes, usual, evidence, reason, left_out(ports, candidate, examples))
             if evidence.stage == 4:
                 return verdict
             if best is None or best.evidence is None or evidence.stage > best.evidence.stage:

@@ -80,15 +80,16 @@ def classify(name: str, trial: Trial, tolerance: float | None) -> Trait:
 def agree(a: Trait, b: Trait) -> Trait:
     """What two trials prove together."""
     if a.kind is Kind.OPAQUE or b.kind is Kind.OPAQUE:
-        return a if a.kind is Kind.OPAQUE else b
+        return max((t for t in (a, b) if t.kind is Kind.OPAQUE), key=lambda t: t.mixes)
     dims = None
     if a.dims is not None and b.dims is not None and len(a.dims) == len(b.dims):
         dims = tuple(x if x == y else None for x, y in zip(a.dims, b.dims, strict=True))
     same_proof = (a.kind, a.axis, a.proportional, a.dtype) == (b.kind, b.axis, b.proportional, b.dtype)
     if dims is None or not same_proof:
-        return Trait(
-            Kind.OPAQUE, a.dtype, dims=dims, why="it follows the rows in one way for some inputs only", mixes=True
-        )
+        why = "it follows the rows in one way for some inputs only"
+        empty = 0 in (*(a.dims or ()), *(b.dims or ()))  # nothing lies in any way at all
+        apart = a.kind is Kind.ROWS and b.kind is Kind.ROWS  # if not on one axis
+        return Trait(Kind.OPAQUE, a.dtype, dims=dims, why=why, mixes=not (empty or apart))
     return replace(a, dims=dims, unit=a.unit and b.unit)
 
 
