@@ -19,8 +19,6 @@ A fourth average, of the last few gaps, says how fast requests come just now, bu
 
 from __future__ import annotations
 
-from statistics import fmean
-
 _MEMORY = (64, 512, 4096)
 _CHANGED = (3.0, 1.45)
 """Ratio of one average to the next longer that means a change, not a burst that will soon be over."""
@@ -67,9 +65,9 @@ class ArrivalRate:
         tried once, and then waits for its users."""
         self._first_ns.append(gap_ns)
         gaps_ns = sorted(self._first_ns)
-        if len(gaps_ns) > 2 and gaps_ns[-1] > _GROWTH * fmean(gaps_ns[:-1]) + 1:
+        if len(gaps_ns) > 2 and gaps_ns[-1] > _GROWTH * sum(gaps_ns[:-1]) / (len(gaps_ns) - 1) + 1:
             gaps_ns.pop()
-        mean_ns = self._recent_ns = fmean(gaps_ns)
+        mean_ns = self._recent_ns = sum(gaps_ns) / len(gaps_ns)
         self._longer_ns = gaps_ns[-1]
         self._counts, self._gaps_ns = [len(gaps_ns)] * 3, [mean_ns] * 3
 
