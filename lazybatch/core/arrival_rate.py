@@ -65,10 +65,11 @@ class ArrivalRate:
         tried once, and then waits for its users."""
         self._first_ns.append(gap_ns)
         gaps_ns = sorted(self._first_ns)
+        longest_ns = gaps_ns[-1]
         if len(gaps_ns) > 2 and gaps_ns[-1] > _GROWTH * sum(gaps_ns[:-1]) / (len(gaps_ns) - 1) + 1:
             gaps_ns.pop()
         mean_ns = self._recent_ns = sum(gaps_ns) / len(gaps_ns)
-        self._longer_ns = gaps_ns[-1]
+        self._longer_ns = min(longest_ns, _GROWTH * mean_ns) if mean_ns else longest_ns
         self._counts, self._gaps_ns = [len(gaps_ns)] * 3, [mean_ns] * 3
 
     def _go_on(self, gap_ns: float) -> None:

@@ -232,16 +232,16 @@ class Lane:
         assert self.single_left_ns is not None, "the lane has a table"
         return self.single_left_ns[0]
 
-    def made_late(self, rows: int, now: int) -> int:
+    def made_late(self, rows: int, now: int, pace: float = 1.0) -> int:
         """How many rows in front of the queue a full batch of ``rows`` had better pass over: it would make them late.
 
         Only where late rows are dropped, and only as many as leave enough rows to fill the batch. Those passed over
-        lose nothing that the batch would not have cost them too.
+        lose nothing that the batch would not have cost them too. pace: what the clock shows over the table.
         """
         if self.spec.late != "drop" or len(self.queue) <= rows:
             return 0
         waiting = self.queue.peek(now, len(self.queue))
-        end_ns = now + self.run_ns(rows)
+        end_ns = now + pace * self.run_ns(rows)
         late = next((place for place, request in enumerate(waiting) if request.deadline_ns >= end_ns), len(waiting))
         return max(0, min(late, len(waiting) - rows))
 

@@ -1,6 +1,6 @@
 """How fast the machine is just now, seen from the nodes that ran.
 
-Owns: `Pace`, one per model. Must not know: clocks, policies, where times are measured.
+Owns: `Pace`. Must not know: clocks, policies, where times are measured.
 
 A table is of the day on which it was measured. Machines that are shared with others, or get hot, are slower or faster
 for a while, all nodes alike more or less. By that factor arrivals load the machine more or less, and the right batches
@@ -21,8 +21,8 @@ _LEAST = 1 / 64
 class Pace:
     """What nodes take over what the table says: 2 where the machine is half as fast as it was then.
 
-    run_ns: by the table, of a row alone. So much work is looked at together: where nodes are started one ahead, what
-    one of them took is seen at the next one's end.
+    run_ns: by the table, of a row alone, the mean over models. So much work is looked at together: where nodes are
+    started one ahead, what one of them took is seen at the next one's end.
     """
 
     __slots__ = ("_expected_ns", "_memory_ns", "_run_ns", "_seen_ns", "_took_ns", "ratio")

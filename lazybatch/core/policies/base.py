@@ -78,7 +78,8 @@ class Policy(Protocol):
     """Decides at every node boundary at which something waits, and whenever the processor is free.
 
     Three methods are optional, for policies that learn: ``arrived(request)`` is called with every admitted request,
-    ``ran(lane, node, rows, took_ns)`` when a node has run, with the rows executed and the time since it was decided on,
+    ``ran(lane, node, rows, took_ns)`` when a node has run, with the rows executed and the time since the processor was
+    free for it,
     and ``completed(sub_batch, now)`` when a sub-batch's last node has run, before its rows are forgotten. An attribute
     is optional too: with ``whole_batches`` true, rows that are done with a loop keep their places until all of their
     sub-batch are; without it they leave at the step at which they are done.

@@ -74,14 +74,16 @@ class Left:
 
     def see(self, solution: Solution, share: float, now: int, timed: bool, pace: float = 1.0) -> None:
         """Look at the lane as it is now. timed: its rows can have deadlines."""
-        self.share, self.pace = share, pace
+        self.share = share
         self.per_ns = solution.rate_per_ns * share
         if (
             solution is not self.solution
             or self.lane.queue.changes != self._changes
             or now > self._same_until_ns
             or timed is not self._timed
+            or pace != self.pace
         ):
+            self.pace = pace
             self._look(solution, now, timed)
 
     def _look(self, solution: Solution, now: int, timed: bool) -> None:

@@ -139,6 +139,8 @@ class Lookahead:
             ranks = [(lane, self._above(lane, view, now)) for lane in lanes if len(lane.queue)]
             lanes = [lane for lane, above in ranks if above >= 0]
             outranked = any(above > 0 for _, above in ranks)
+            if outranked:
+                lanes = [lane for lane, above in ranks if above > 0]
         candidates = [(lane, rows) for lane in lanes if (rows := self._newcomers(lane, view, outranked, now))]
         if not candidates:
             return None
@@ -186,7 +188,7 @@ class Lookahead:
 
     def _above(self, lane: Lane, view: View, now: int) -> int:
         """By how many levels the first row that waits in a lane is above all that is in flight. Of its own model it is
-        priorities that count, as of equals whoever runs came first; others are as old as they were when they started.
+        priorities that count: of equals whoever runs came first, and will always be older.
         """
         head, queue = lane.queue.head(now), lane.queue
         assert head is not None, "something waits there"
@@ -197,7 +199,7 @@ class Lookahead:
             [
                 head.priority - row.priority
                 if row.model == head.model
-                else level - view.lane_of(row.model).queue.level(row, entry.started_ns)
+                else level - view.lane_of(row.model).queue.level(row, now)
                 for entry in view.stack
                 for row in entry.requests
             ]

@@ -35,13 +35,13 @@ class Starting:
                 return Wait(until_ns)
         rows = self._first(lane, left, now, alone=alone)
         if now + prospect.pace * lane.sums_ns[rows][-1] <= prospect.calm_until_ns:
-            return _start(lane, rows, 0, now, alone=alone)
+            return _start(lane, rows, 0, now, prospect.pace, alone=alone)
         return self.start([lane], now)
 
     def start(self, lanes: Sequence[Lane], now: int) -> Start:
         """The best start of these lanes, of the least cost."""
         lane, rows, skip = self._best(lanes, now)
-        return _start(lane, rows, skip, now, alone=is_alone(lane, now))
+        return _start(lane, rows, skip, now, self._prospect.pace, alone=is_alone(lane, now))
 
     def _best(self, lanes: Sequence[Lane], now: int) -> tuple[Lane, int, int]:
         """The lane, the rows to start, and those to pass over. Of a lane none are weighed after some that make nobody
@@ -143,7 +143,7 @@ def _within(lane: Lane, rows: int, time_ns: float) -> int:
     return rows
 
 
-def _start(lane: Lane, rows: int, skip: int, now: int, *, alone: bool) -> Start:
+def _start(lane: Lane, rows: int, skip: int, now: int, pace: float, *, alone: bool) -> Start:
     """A start and why."""
     reason = Reason.START_ALONE if alone else Reason.START_FULL if rows == lane.rows_max else Reason.START_IDLE
-    return Start(lane, rows, reason, skip=skip or lane.made_late(rows, now))
+    return Start(lane, rows, reason, skip=skip or lane.made_late(rows, now, pace))

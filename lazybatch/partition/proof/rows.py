@@ -6,6 +6,7 @@ Must not know: how a recipe was found; what outputs prove.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,7 +61,7 @@ def make_rows(
         axis = candidate.get(port.name)
         shape = [recipe.sizes[d] if isinstance(d, str) else d for d in named_dims(port)]
         if axis is None:
-            shared[port.name] = _draw(once, port, shape, recipe, 0, seed, 1.0)
+            shared[port.name] = _draw(once, port, shape, recipe, 0, seed, 1.0, lone=math.prod(shape) == 1)
             continue
         shape[axis] = 1
         for k, row in enumerate(rows):
@@ -70,8 +71,18 @@ def make_rows(
 
 
 def _draw(
-    rng: np.random.Generator, port: Port, shape: Sequence[int], recipe: Recipe, k: int, seed: int, magnitude: float
+    rng: np.random.Generator,
+    port: Port,
+    shape: Sequence[int],
+    recipe: Recipe,
+    k: int,
+    seed: int,
+    magnitude: float,
+    *,
+    lone: bool = False,
 ) -> Array:
+    """lone: a single number for all rows, a step or a length more often than not: kernels divide by it without a look,
+    so nought, at which some end the process, is not drawn."""
     examples = recipe.examples.get(port.name)
     if examples:
         example = examples[k % len(examples)].reshape(shape)
@@ -86,6 +97,8 @@ def _draw(
     if port.dtype == "object":
         return np.asarray(rng.choice(np.array(WORDS, dtype=object), shape), dtype=object)
     low, high = recipe.ranges.get(port.name, RANGES[0])
+    if lone and not low and high:
+        low = 1
     return np.asarray(rng.integers(low, high, shape, endpoint=True), dtype=port.dtype)
 
 
