@@ -92,7 +92,7 @@ class OnnxGraph:
                 axes = next((list(a.ints) for a in node.attribute if a.name == "scan_input_axes"), [0] * count)
                 over = list(node.input)[len(node.input) - count :]
                 found.extend(Walk(node.op_type, name, axis) for name, axis in zip(over, axes, strict=True))
-            elif node.op_type == "CumSum" and node.input[1] in constants:
+            elif node.op_type in ("CumProd", "CumSum") and node.input[1] in constants:
                 axis = int(numpy_helper.to_array(constants[node.input[1]]).reshape(-1)[0])
                 found.append(Walk(node.op_type, node.input[0], axis))
         return found

@@ -28,7 +28,7 @@ COUNTING = frozenset(
 REDUCING = frozenset(
     f"Reduce{kind}" for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 )
-ALONG_AN_AXIS = frozenset(["ArgMax", "ArgMin", "CumSum", "Hardmax", "LogSoftmax", "Softmax", "TopK"])
+ALONG_AN_AXIS = frozenset(["ArgMax", "ArgMin", "CumProd", "CumSum", "Hardmax", "LogSoftmax", "Softmax", "TopK"])
 SHAPES = frozenset({"Shape", "Size"})
 SHAPE_INPUTS = {
     "Reshape": (1,),
@@ -50,10 +50,12 @@ SHAPE_INPUTS = {
     "Col2Im": (1, 2),
     "MaxUnpool": (2,),
     "Trilu": (1,),
+    "CumProd": (1,),
     "CumSum": (1,),
     "SplitToSequence": (1,),
     "SequenceAt": (1,),
     "DFT": (2,),
+    "STFT": (1, 3),
     **dict.fromkeys(REDUCING, (1,)),
 }
 SHAPED_FOR_ALL = frozenset(
@@ -71,11 +73,13 @@ SHAPED_FOR_ALL = frozenset(
         "CenterCropPad",
         "AffineGrid",
         "Col2Im",
+        "CumProd",
         "CumSum",
         "SplitToSequence",
         "SequenceAt",
         "Trilu",
         "DFT",
+        "STFT",
         *REDUCING,
     ]
 )

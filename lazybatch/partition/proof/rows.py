@@ -61,7 +61,7 @@ def make_rows(
         axis = candidate.get(port.name)
         shape = [recipe.sizes[d] if isinstance(d, str) else d for d in named_dims(port)]
         if axis is None:
-            shared[port.name] = _draw(once, port, shape, recipe, 0, seed, 1.0, lone=math.prod(shape) == 1)
+            shared[port.name] = _draw(once, port, shape, recipe, 0, seed, 1.0, lone=seed == 0 and math.prod(shape) == 1)
             continue
         shape[axis] = 1
         for k, row in enumerate(rows):
@@ -81,8 +81,8 @@ def _draw(
     *,
     lone: bool = False,
 ) -> Array:
-    """lone: a single number for all rows, a step or a length more often than not: kernels divide by it without a look,
-    so nought, at which some end the process, is not drawn."""
+    """lone: a single number for all rows, of the first inputs that are tried; a step or a length more often than not:
+    kernels divide by it without a look, so nought, at which some end the process, is not drawn."""
     examples = recipe.examples.get(port.name)
     if examples:
         example = examples[k % len(examples)].reshape(shape)
