@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.laboratory import Profile, profile
+from bench.pace import slowed
 from bench.small_optimum import Small, measure_small
 from lazybatch.controls import cached_control
 from lazybatch.core import policies
@@ -133,10 +134,7 @@ def policy_of(name: str, made: Profile) -> Policy:
 def told(name: str, table: LatencyTable) -> LatencyTable:
     """The table that a policy is told, where this is what nodes really take."""
     factor = {SLOWED: 0.5, SPED: 2.0}.get(name)
-    if factor is None:
-        return table
-    times_ns = tuple(tuple(max(1, round(factor * time_ns)) for time_ns in node) for node in table.median_ns)
-    return replace(table, median_ns=times_ns, high_ns=times_ns)
+    return table if factor is None else slowed(table, [factor] * len(table.nodes))
 
 
 def arrivals_of(spot: Spot, seed: int) -> list[int]:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import lazybatch as lb
-from lazybatch.core.policies.base import Choice, Policy, View
+from lazybatch.core.policies.base import HOOKS, Choice, Policy, View
 from lazybatch.demo.load import Call, Offer, offer
 from lazybatch.metrics import latency_summary
 
@@ -54,7 +54,7 @@ class Forgetting:
         self.forget()
         self.needs_table = self._policy.needs_table
         self.whole_batches = getattr(self._policy, "whole_batches", False)
-        for hook in ("arrived", "ran", "completed"):
+        for hook in HOOKS:
             if hasattr(self._policy, hook):  # others are not told, as without this
                 setattr(self, hook, partial(self._tell, hook))
 

@@ -14,13 +14,14 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import Report, run_script
-from bench.paired import AT_PACE, ONE_PACE, SURE, Middle, at_one_pace, middle, simulated_over_live
+from bench.paired import ONE_PACE, SURE, Middle, SideBySide, middle, simulated_over_live
 from lazybatch.errors import InvalidInput
 from lazybatch.metrics import latency_summary
 
@@ -38,36 +39,16 @@ Load = tuple[str, float]
 """Of which policy's capacity, and the share of it."""
 
 
-class Cell(NamedTuple):
-    """The runs at one load, by policy and in the order of seeds."""
+@dataclass(frozen=True, slots=True)
+class Cell(SideBySide):
+    """The runs of one model at one load."""
 
     load: Load
-    runs: Mapping[str, Rows]
 
     @property
     def name(self) -> str:
         """For figures and tables."""
         return f"{self.load[1]:g} of {self.load[0]}"
-
-    def median(self, policy: str, measure: str) -> float:
-        """Of the seeds' values."""
-        return float(statistics.median(row[measure] for row in self.runs[policy]))
-
-    def pairs(self, one: str, other: str) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """The runs of two policies that have a seed in common."""
-        theirs = {row["seed"]: row for row in self.runs[other]}
-        return ((row, theirs[row["seed"]]) for row in self.runs[one] if row["seed"] in theirs)
-
-    def ratio(self, over: str, under: str, measure: str = "mean_ms") -> Middle:
-        """One policy's over another's, seed by seed."""
-        return middle([one[measure] / other[measure] for one, other in self.pairs(over, under)])
-
-    def at_one_pace(self, over: str, under: str) -> Middle | None:
-        """The same of the means, less what the change of pace between two runs did; None where it was not simulated."""
-        pairs = list(self.pairs(over, under))
-        if any(owner not in row[AT_PACE] for pair in pairs for row in pair for owner in (over, under)):
-            return None
-        return middle([at_one_pace(one, other) for one, other in pairs])
 
     def off(self, policy: str, kind: str) -> Middle:
         """What was "predicted" before the run, or "simulated" at its pace, over what the mean was."""
@@ -82,7 +63,7 @@ def cells(rows: Rows) -> Iterator[Cell]:
     for load in dict.fromkeys((row["load_of"], row["load"]) for row in runs):
         here = sorted((row for row in runs if (row["load_of"], row["load"]) == load), key=lambda row: row["seed"])
         policies = sorted({row["policy"] for row in here})
-        yield Cell(load, {policy: [row for row in here if row["policy"] == policy] for policy in policies})
+        yield Cell({policy: [row for row in here if row["policy"] == policy] for policy in policies}, load)
 
 
 def _summed(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from bench.loops_judgement import CONTINUOUS, GRAPH, NEAR_CAPACITY, OURS
 from bench.pace import Pace, Paced, steady
 from bench.paired import AT_PACE, in_turns
 from bench.programs import LOOPED, Looped, looped
-from bench.variants import Variant, controls_for, loop_controls_for, variants
+from bench.variants import Variant, variants
 from lazybatch.config import whole
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
@@ -80,11 +80,6 @@ class Bench:
     rows: Sequence[Any]
     rows_max: int
     sla_ns: int
-
-    def policy(self, one: Variant) -> Policy:
-        """One of its own for a run, live or simulated."""
-        lanes = [self.lane()]
-        return one.simulated(controls_for([one], lanes), loop_controls_for([one], lanes))
 
     def batcher(self, policy: Policy, pace: Pace, sla_ns: int | None = None) -> lb.LazyBatcher:
         """A batcher of its own for a run."""
@@ -184,7 +179,7 @@ def capacity_rps(bench: Bench, one: Variant) -> float:
     their ends."""
     count = CAPACITY_BATCHES * bench.rows_max
     offers, pace = schedule(bench.model.name, bench.rows, range(count), seed=0), Pace(bench.first, bench.rows_max)
-    with bench.batcher(bench.policy(one), pace) as batcher:
+    with bench.batcher(one.policy_for(bench.lane()), pace) as batcher:
         warm(batcher, bench.rows, bench.rows_max)
         pace.restart()
         calls = serve(batcher, offers)
@@ -197,7 +192,8 @@ def capacity_rps(bench: Bench, one: Variant) -> float:
 
 def run(bench: Bench, one: Variant, offers: Sequence[Offer], sla_ns: int | None = None) -> tuple[Ends, Pace, float]:
     """One run through a batcher of its own, warmed up; how calls ended, the pace, and mean rows of an iteration."""
-    policy, pace = Forgetting(lambda: bench.policy(one)), Pace(bench.first, bench.rows_max)
+    lane, pace = bench.lane(), Pace(bench.first, bench.rows_max)
+    policy = Forgetting(lambda: one.policy_for(lane))
     with bench.batcher(policy, pace, sla_ns) as batcher:
         warm(batcher, bench.rows, bench.rows_max)
         policy.forget()
@@ -220,7 +216,7 @@ def simulated_mean_ms(
         deadline_ns = at_ns + bench.sla_ns
         requests.append(Request(number, name, at_ns, deadline_ns, row.signature, row.size, trips=row.trips))
         trips[number] = bench.subject.trips(one_offer.row)
-    found = paced.simulated_ns(lane, bench.policy(one), requests, trips)
+    found = paced.simulated_ns(lane, one.policy_for(lane), requests, trips)
     return statistics.fmean(ns for ns in found[int(WARM_UP * len(found)) :] if ns is not None) / 1e6
 
 

@@ -104,12 +104,7 @@ class Pace(Observer):
 
     def table(self) -> LatencyTable:
         """The table as it would have been meanwhile, each node at its own pace; the engine's time is not in it."""
-        factors = self.factors()
-        return replace(
-            self._table,
-            median_ns=_scaled(self._table.median_ns, factors),
-            high_ns=_scaled(self._table.high_ns, factors),
-        )
+        return slowed(self._table, self.factors())
 
     def clock(self, first_ns: int) -> WorkClock:
         """Time as it passes for a machine of constant pace, that of `table`; the wall's clock shows ``first_ns`` when
@@ -246,6 +241,11 @@ def _times(engine: EngineTime, factor: float) -> EngineTime:
     return EngineTime(*(round(getattr(engine, one.name) * factor) for one in fields(engine)))
 
 
-def _scaled(times_ns: Sequence[Sequence[int]], factors: Sequence[float]) -> tuple[tuple[int, ...], ...]:
-    nodes = zip(times_ns, factors, strict=True)
-    return tuple(tuple(max(1, round(time_ns * factor)) for time_ns in node) for node, factor in nodes)
+def slowed(table: LatencyTable, factors: Sequence[float]) -> LatencyTable:
+    """The table of a machine on which each node takes so many times as long."""
+
+    def scaled(times_ns: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        nodes = zip(times_ns, factors, strict=True)
+        return tuple(tuple(max(1, round(time_ns * factor)) for time_ns in node) for node, factor in nodes)
+
+    return replace(table, median_ns=scaled(table.median_ns), high_ns=scaled(table.high_ns))

@@ -1,6 +1,6 @@
 """Policies side by side, live, on a machine whose pace changes: whose turn it is, and ratios.
 
-Owns: the order of runs; ratios of two of them, their median, and how sure it is.
+Owns: the order of runs; runs side by side, ratios of two of them, their median, and how sure it is.
 Must not know: which policies are compared, what is wanted of them, how the pace is seen (`pace`).
 
 A shared machine gets slower and faster within seconds, by more than policies differ. So runs are short and many, and
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import comb
 from typing import Any, NamedTuple, TypeVar
 
@@ -73,3 +74,40 @@ def at_one_pace(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
 def simulated_over_live(one: Mapping[str, Any]) -> float:
     """A run's mean, simulated at its own pace, over the real one."""
     return float(one[AT_PACE][one["policy"]] / one["mean_ms"])
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Policies at one load. runs: by policy, a row per seed, in the order of seeds."""
+
+    runs: Mapping[str, Sequence[Mapping[str, Any]]] = field(repr=False)
+
+    def median(self, policy: str, measure: str) -> float:
+        """Of the seeds' values."""
+        return float(statistics.median(row[measure] for row in self.runs[policy]))
+
+    def pairs(self, one: str, other: str) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """The runs of two policies that have a seed in common."""
+        theirs = {row["seed"]: row for row in self.runs[other]}
+        return [(row, theirs[row["seed"]]) for row in self.runs[one] if row["seed"] in theirs]
+
+    def ratios(self, over: str, under: str, measure: str = "mean_ms") -> list[float]:
+        """One policy's over another's, seed by seed."""
+        return [one[measure] / other[measure] for one, other in self.pairs(over, under)]
+
+    def ratio(self, over: str, under: str, measure: str = "mean_ms") -> Middle:
+        """Their median."""
+        return middle(self.ratios(over, under, measure))
+
+    def ratios_at_one_pace(self, over: str, under: str) -> list[float]:
+        """The same of the means, less what the change of pace between two runs did; empty where it was not
+        simulated."""
+        pairs = self.pairs(over, under)
+        if any(owner not in row.get(AT_PACE, {}) for pair in pairs for row in pair for owner in (over, under)):
+            return []
+        return [at_one_pace(one, other) for one, other in pairs]
+
+    def at_one_pace(self, over: str, under: str) -> Middle | None:
+        """Their median; None likewise."""
+        found = self.ratios_at_one_pace(over, under)
+        return middle(found) if found else None

@@ -34,7 +34,7 @@ from bench.measure_overheads import Overheads, Watched, fit
 from bench.models import NAMES, Subject, subject
 from bench.pace import Pace
 from bench.paired import in_turns
-from bench.variants import Variant, controls_for, joinable, variants
+from bench.variants import Variant, joinable, variants
 from lazybatch.bounds import graph_capacity_rps
 from lazybatch.config import whole
 from lazybatch.core.graph import NodeGraph
@@ -148,8 +148,7 @@ def run_live(bench: Bench, one: Variant, arrivals_ns: Sequence[int], seed: int) 
     """One run through a batcher of its own."""
     watched, pace = Watched(), Pace(bench.table, bench.rows_max)
     lane = bench.lane
-    controls = controls_for([one], [lane])
-    policy = Forgetting(lambda: one.simulated(controls))
+    policy = Forgetting(lambda: one.policy_for(lane))
     with lb.LazyBatcher(
         bench.model,
         table=bench.table,
@@ -173,7 +172,7 @@ def run_simulated(bench: Bench, one: Variant, submit_ns: Sequence[int], took: Ov
     took: what nodes take: the profiled times and these constants, or a table's. Policies are told the profile.
     """
     lane, model = bench.lane, bench.table.model
-    policy = one.simulated(controls_for([one], [lane]))
+    policy = one.policy_for(lane)
     wake_ns = around_ns = 0
     if isinstance(took, Overheads):
         wake_ns, around_ns = took.wake_ns, took.wake_ns + took.answer_ns
@@ -231,7 +230,7 @@ def compare(
 def _paced(bench: Bench, one: Variant, pace: Pace, outcome: Ends) -> list[int | None]:
     lane, seen = bench.lane, pace.seen(outcome.submit_ns, outcome.latencies_ns)
     requests = requests_from(outcome.submit_ns, bench.table.model, sla_ns=bench.sla_ns)
-    return seen.simulated_ns(lane, one.simulated(controls_for([one], [lane])), requests)
+    return seen.simulated_ns(lane, one.policy_for(lane), requests)
 
 
 def drift(bench: Bench, seed: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from bench.models import Batch
 from bench.pace import Pace, Paced
 from bench.paired import in_turns
 from bench.sweep_loops import Loops, alone_ns, as_lengths
-from bench.variants import Variant, controls_for, joinable, loop_controls_for
+from bench.variants import Variant, joinable
 from lazybatch.core.control import Control
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.latency import LatencyTable
@@ -161,8 +161,7 @@ def seen_live(setting: Setting, model: Model, inputs: Sequence[Batch], run: Run)
     arrivals_ns = setting.arrivals_ns(run.rate_rps, run.requests, run.seed)
     pace = Pace(setting.table, setting.rows_max)
     lane = setting.lane()
-    controls, loops = controls_for([run.variant], [lane]), loop_controls_for([run.variant], [lane])
-    policy = Forgetting(lambda: run.variant.simulated(controls, loops))
+    policy = Forgetting(lambda: run.variant.policy_for(lane))
     with lb.LazyBatcher(
         model,
         table=setting.table,
@@ -196,7 +195,7 @@ def mean_ms_at_pace(setting: Setting, run: Run, outcome: Ends, paced: Paced) -> 
     this pace. For models without loops."""
     told_ns = round(run.targets_ms[0] * MS)
     lane, requests = setting.lane(told_ns), requests_from(outcome.submit_ns, setting.table.model, sla_ns=told_ns)
-    found = paced.simulated_ns(lane, run.variant.simulated(controls_for([run.variant], [lane])), requests)
+    found = paced.simulated_ns(lane, run.variant.policy_for(lane), requests)
     judged = [latency_ns for latency_ns in found[int(WARM_UP * len(found)) :] if latency_ns is not None]
     return sum(judged) / max(1, len(judged)) / MS
 

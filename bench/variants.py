@@ -64,6 +64,10 @@ class Variant:
             return policies.make_policy("graph", (), window_ns=to_ns(self.window_s))
         return policies.make_policy(self.policy, ())
 
+    def policy_for(self, lane: LaneSpec) -> Policy:
+        """The same for one lane alone, with what it consults."""
+        return self.simulated(controls_for([self], [lane]), loop_controls_for([self], [lane]))
+
     def live(self) -> dict[str, Any]:
         """Options of `lazybatch.LazyBatcher`."""
         return {"policy": self.policy, "max_delay": self.window_s}

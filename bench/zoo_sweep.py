@@ -15,15 +15,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import sla_sweep, sweep_options, sweep_runs
 from bench.common import Report, fill_in, make_folder, parser, progress, progress_bar, progress_end, run_script
-from bench.paired import AT_PACE, ONE_PACE, SURE, Middle, at_one_pace, in_turns, middle, simulated_over_live
+from bench.paired import AT_PACE, ONE_PACE, SURE, Middle, SideBySide, in_turns, simulated_over_live
 from bench.sweep_runs import Row
 from bench.variants import variants
 from lazybatch.config import whole
@@ -57,13 +57,13 @@ status: 0 all targets are met, 1 one is not, 2 bad input
 """
 
 
-class Cell(NamedTuple):
-    """Policies side by side at one load and target. runs: by policy, a row per seed, in the order of seeds."""
+@dataclass(frozen=True, slots=True)
+class Cell(SideBySide):
+    """The runs of one model at one load and target."""
 
     model: str
     load: float
     sla_ms: float
-    runs: Mapping[str, Sequence[Row]]
 
     @property
     def rate_rps(self) -> float:
@@ -75,46 +75,23 @@ class Cell(NamedTuple):
         """All but ours."""
         return [title for title in self.runs if title != OURS]
 
-    def median(self, title: str, measure: str) -> float:
-        """Of the seeds' values."""
-        return float(statistics.median(row[measure] for row in self.runs[title]))
-
     def met(self, title: str) -> float:
         """The share of requests in time, of all seeds."""
         return float(sum(row["met"] for row in self.runs[title]) / sum(row["judged"] for row in self.runs[title]))
 
     def over(self, other: str, measure: str = "mean_ms") -> Middle:
         """Ours over another's: the median of the seeds."""
-        return middle(self.seeds_over(other, measure))
-
-    def seeds_over(self, other: str, measure: str = "mean_ms") -> list[float]:
-        """Ours over another's, seed by seed."""
-        return [ours[measure] / theirs[measure] for ours, theirs in self._pairs(other)]
-
-    def at_one_pace(self, other: str) -> Middle | None:
-        """The same of the means, less what the change of pace did; None where that was not simulated."""
-        seeds = self.seeds_at_one_pace(other)
-        return middle(seeds) if seeds else None
-
-    def seeds_at_one_pace(self, other: str) -> list[float]:
-        """Likewise, seed by seed; empty where it was not simulated."""
-        pairs = self._pairs(other)
-        if any(AT_PACE not in row for pair in pairs for row in pair):
-            return []
-        return [at_one_pace(ours, theirs) for ours, theirs in pairs]
+        return self.ratio(OURS, other, measure)
 
     def simulated(self, title: str) -> float | None:
-        """A policy's mean simulated at its pace over the real one, the median of the seeds; None likewise."""
+        """A policy's mean simulated at its pace over the real one, the median of the seeds; None where it was not."""
         if any(AT_PACE not in row for row in self.runs[title]):
             return None
         return statistics.median(map(simulated_over_live, self.runs[title]))
 
-    def best_other(self, measure: str = "mean_ms") -> str:
+    def best_other(self) -> str:
         """The one that ours does worst against."""
-        return max(self.others, key=lambda title: self.over(title, measure))
-
-    def _pairs(self, other: str) -> list[tuple[Row, Row]]:
-        return list(zip(self.runs[OURS], self.runs[other], strict=True))
+        return max(self.others, key=self.over)
 
 
 def options() -> argparse.ArgumentParser:
@@ -187,7 +164,7 @@ def cells(rows: Sequence[Row]) -> Iterator[Cell]:
         )
         titles = dict.fromkeys(row["policy"] for row in here)
         runs = {title: [row for row in here if row["policy"] == title] for title in titles}
-        yield Cell(here[0]["model"], load, sla_ms, runs)
+        yield Cell(runs, here[0]["model"], load, sla_ms)
 
 
 def judge(report: Report, found: Sequence[Cell]) -> None:
@@ -195,7 +172,7 @@ def judge(report: Report, found: Sequence[Cell]) -> None:
     for cell in found:
         name = f"{cell.model}/{cell.load:.2g}/{cell.sla_ms:.4g} ms"
         report.at_most(f"mean_over_best_other/{name}", cell.over(cell.best_other()).median, 1 + NOISE)
-        others = [cell.at_one_pace(title) for title in cell.others]
+        others = [cell.at_one_pace(OURS, title) for title in cell.others]
         if None not in others:
             worst = max(one.median for one in others if one is not None)
             report.at_most(f"mean_over_best_other{ONE_PACE}/{name}", worst, 1 + NOISE)
@@ -229,7 +206,7 @@ def page(report: Report, found: Sequence[Cell]) -> str:
         for title in cell.runs:
             over = ["", "", ""]
             if title != OURS:
-                paced = cell.at_one_pace(title)
+                paced = cell.at_one_pace(OURS, title)
                 over = [cell.over(title).text(), cell.over(title, "p99_ms").text(), paced.text() if paced else ""]
             simulated = cell.simulated(title)
             ratios = " | ".join([*over, "" if simulated is None else f"{simulated:.2f}"])
@@ -277,12 +254,12 @@ def draw(found: Sequence[Cell], path: Path) -> None:
 
 
 def _measured(cell: Cell) -> list[float]:
-    return cell.seeds_over(cell.best_other())
+    return cell.ratios(OURS, cell.best_other())
 
 
 def _paced(cell: Cell) -> list[float]:
     """Against the one that ours does worst against so; none of models that were not simulated."""
-    each = [cell.seeds_at_one_pace(title) for title in cell.others]
+    each = [cell.ratios_at_one_pace(OURS, title) for title in cell.others]
     return [] if not all(each) else max(each, key=statistics.median)
 
 
@@ -312,7 +289,7 @@ def _show(found: Sequence[Cell]) -> None:
     print(f"{'model':20}{'load':>6}{'SLA ms':>9}  {'best other':12}{heads}")
     for cell in found:
         other = cell.best_other()
-        paced = cell.at_one_pace(other)
+        paced = cell.at_one_pace(OURS, other)
         print(
             f"{cell.model:20}{cell.load:>6.2f}{cell.sla_ms:>9.3g}  {other:12}{cell.over(other).text():>22}"
             f"{cell.over(other, 'p99_ms').text():>22}{paced.text() if paced else '':>22}{cell.met(OURS):>9.3f}"

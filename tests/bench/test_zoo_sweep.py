@@ -55,7 +55,7 @@ def test_policies_are_compared_at_one_pace() -> None:
     serial = _row("serial", 1, 50.0) | {AT_PACE: {"lookahead": 18.0, "serial": 160.0}}
     report = Report("test", rows=[ours, serial])
     (cell,) = zoo_sweep.cells(report.rows)
-    assert cell.at_one_pace("serial") == pytest.approx((8 / 9, 8 / 9, 8 / 9))
+    assert cell.at_one_pace("lookahead", "serial") == pytest.approx((8 / 9, 8 / 9, 8 / 9))
     assert cell.simulated("lookahead") == pytest.approx(0.9)
     zoo_sweep.judge(report, [cell])
     assert report.figures["mean_over_best_other, at one pace/m/0.5/9 ms"]["value"] == pytest.approx(8 / 9)

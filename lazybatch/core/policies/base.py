@@ -74,6 +74,10 @@ class View(Protocol):
         """The lane of a model."""
 
 
+HOOKS = ("arrived", "ran", "completed")
+"""Methods that policies have which learn; see `Policy`."""
+
+
 class Policy(Protocol):
     """Decides at every node boundary at which something waits, and whenever the processor is free.
 

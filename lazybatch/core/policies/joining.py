@@ -188,44 +188,35 @@ class _Flight:
 
     __slots__ = (
         "behind_ns",
-        "deadlines_ns",
-        "lane",
+        "latency",
+        "lefts",
         "newcomers",
         "now",
         "pace",
-        "running",
+        "progress",
         "top",
         "with_ns",
         "without_ns",
     )
 
     def __init__(self, lane: Lane, top: SubBatch, newcomers: Sequence[Request], now: int, pace: float) -> None:
-        progress = top.progress
-        assert progress is not None, "it stands in a loop"
-        number, rows = progress.loop, len(newcomers)
-        self.lane, self.top, self.newcomers, self.now, self.pace = lane, top, newcomers, now, pace
-        self.running = len(top.requests)
-        self.without_ns = lane.body_ns(number, self.running)
-        self.with_ns = lane.body_ns(number, self.running + rows)
-        self.behind_ns = lane.sums_ns[rows][-1] - lane.sums_ns[rows][lane.loops[number].stop]
-        self.deadlines_ns = top.deadlines_ns
-
-    def _left(self, requests: Sequence[Request], behind: Mapping[int, int]) -> list[float]:
-        latency, progress = self.lane.loop_latency, self.top.progress
+        latency, progress = lane.loop_latency, top.progress
         assert latency is not None, "lanes without a table are refused"
         assert progress is not None, "it stands in a loop"
-        return latency.expected_left(requests, progress.loop, behind)
+        number, running, rows = progress.loop, len(top.requests), len(newcomers)
+        self.top, self.newcomers, self.now, self.pace = top, newcomers, now, pace
+        self.latency, self.progress = latency, progress
+        self.lefts = latency.expected_left(newcomers, number, {})
+        self.without_ns, self.with_ns = lane.body_ns(number, running), lane.body_ns(number, running + rows)
+        self.behind_ns = lane.sums_ns[rows][-1] - lane.sums_ns[rows][lane.loops[number].stop]
 
     def in_time(self, start_ns: float) -> bool:
         """Whether nobody is late either way: the last of all ends before the first deadline, if newcomers are in the
         loop by then and each row goes round as often as any; the usual case where targets are loose, and soon found
         out."""
-        latency, progress = self.lane.loop_latency, self.top.progress
-        assert latency is not None, "lanes without a table are refused"
-        assert progress is not None, "it stands in a loop"
-        most = max([latency.most_left(progress.loop), progress.last(), *self._left(self.newcomers, {})])
+        most = max([self.latency.most_left(self.progress.loop), self.progress.last(), *self.lefts])
         end_ns = start_ns + self.behind_ns + (most + 1) * max(self.without_ns, self.with_ns)
-        first_ns = min([self.deadlines_ns[0], *[request.deadline_ns for request in self.newcomers]])
+        first_ns = min([self.top.deadlines_ns[0], *[request.deadline_ns for request in self.newcomers]])
         return self.now + self.pace * end_ns <= first_ns
 
     def saved(self, start_ns: float, wait_ns: float) -> int:
@@ -234,7 +225,7 @@ class _Flight:
         start_ns += self.behind_ns
         later_ns = pace * max(float(self.without_ns), wait_ns)
         saved = 0
-        for request, left in zip(self.newcomers, self._left(self.newcomers, {}), strict=True):
+        for request, left in zip(self.newcomers, self.lefts, strict=True):
             end_ns = now + pace * (start_ns + left * self.with_ns)
             saved += end_ns <= request.deadline_ns < end_ns + later_ns
         return saved
@@ -247,14 +238,13 @@ class _Flight:
         saved = self.saved(start_ns, wait_ns)
         if not (joins or saved):
             return False
-        now, pace, deadlines_ns, progress = self.now, self.pace, self.deadlines_ns, self.top.progress
-        assert progress is not None, "it stands in a loop"
+        now, pace, deadlines_ns, requests = self.now, self.pace, self.top.deadlines_ns, self.top.requests
         # Rows that end in between are harmed. Those whose deadline comes with this very iteration are lost in any case.
         lost = bisect_left(deadlines_ns, now + pace * (self.without_ns + self.behind_ns))
-        if self.running - lost <= (saved if joins else 0) or deadlines_ns[lost] >= UNBOUNDED_NS:
+        if len(requests) - lost <= (saved if joins else 0) or deadlines_ns[lost] >= UNBOUNDED_NS:
             return True
-        requests, harmed = self.top.requests, 0
-        for request, left in zip(requests, self._left(requests, progress.iterations()), strict=True):
+        lefts, harmed = self.latency.expected_left(requests, self.progress.loop, self.progress.iterations()), 0
+        for request, left in zip(requests, lefts, strict=True):
             alone_ns = now + pace * (self.behind_ns + left * self.without_ns)
             joined_ns = now + pace * (start_ns + self.behind_ns + left * self.with_ns)
             harmed += alone_ns <= request.deadline_ns < joined_ns

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from lazybatch.core.lane import Lane
-from lazybatch.core.policies.base import Choice, Policy, Start, View
+from lazybatch.core.policies.base import HOOKS, Choice, Policy, Start, View
 from lazybatch.core.request import Request
 
 
@@ -34,7 +34,7 @@ class Riding:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.needs_table = policy.needs_table
-        for optional in ("arrived", "completed", "ran", "whole_batches"):
+        for optional in (*HOOKS, "whole_batches"):
             if hasattr(policy, optional):
                 setattr(self, optional, getattr(policy, optional))
 

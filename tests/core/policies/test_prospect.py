@@ -157,6 +157,13 @@ class TestPace:
             for node in range(2):
                 prospect.ran(of, node, 1, 100)
 
+    def slowed(self) -> tuple[Lane, Prospect]:
+        """A model on such a machine, which has been found out."""
+        m, prospect = lane(), Prospect({"m": control()})
+        prospect.look([m], 0)
+        self.slow(m, prospect)
+        return m, prospect
+
     @pytest.mark.parametrize("models", ["m", "ab"])
     def test_rates_count_in_the_time_of_the_table(self, models: str) -> None:
         """A quarter of the table's capacity is half of what the machine can serve; tails begin twice as late."""
@@ -174,9 +181,7 @@ class TestPace:
 
     def test_a_burst_counts_at_the_pace_as_well(self) -> None:
         """Calm at 0.1 of the capacity, then some arrivals at 0.25: half of what can be served now."""
-        m, prospect = lane(), Prospect({"m": control()})
-        prospect.look([m], 0)
-        self.slow(m, prospect)
+        m, prospect = self.slowed()
         now = arrive(prospect, m, 0.1)
         for k in range(1, 17):
             prospect.arrived(row(1_000 + k, now + k * round(4 / CAPACITY)))
@@ -185,9 +190,7 @@ class TestPace:
 
     def test_how_long_rows_took_is_of_that_pace(self) -> None:
         """Rows that take twice the control's mean latency say nothing against the rate, as all takes twice as long."""
-        m, prospect = lane(), Prospect({"m": control()})
-        prospect.look([m], 0)
-        self.slow(m, prospect)
+        m, prospect = self.slowed()
         now = arrive(prospect, m, 0.25)
         mean_ns = control().at(0.5 * CAPACITY).mean_latency_ns
         prospect.completed("m", [row(k, now) for k in range(500)], now + round(2 * mean_ns))
@@ -196,9 +199,7 @@ class TestPace:
 
     def test_the_gap_to_wait_for_is_that_of_the_clock(self) -> None:
         """Silence is a gap between arrivals as they come, whatever the machine does."""
-        m, prospect = lane(), Prospect({"m": control()})
-        prospect.look([m], 0)
-        self.slow(m, prospect)
+        m, prospect = self.slowed()
         now = arrive(prospect, m, 0.25)
         queue(m, 1)
         prospect.look([m], now)
@@ -226,9 +227,7 @@ class TestPace:
     def test_deadlines_are_by_the_clock(self, sla: int, late: int) -> None:
         """A row alone takes 100 by the table and 200 now: who starts now is late by that, so is who follows, and the
         start before which nobody is late is twice as early."""
-        m, prospect = lane(), Prospect({"m": control()})
-        prospect.look([m], 0)
-        self.slow(m, prospect)
+        m, prospect = self.slowed()
         arrive(prospect, m, 0.05, sla=sla)
         m.queue.push(row(500, 0, sla=sla))
         prospect.look([m], 0)
