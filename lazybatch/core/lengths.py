@@ -98,6 +98,10 @@ class LengthGuess:
         covering = self.groups[self.place(size)].covering
         return covering[behind] if behind < len(covering) else behind + 1
 
+    def longest(self, size: int) -> int:
+        """The most trips seen of rows of this input size."""
+        return len(self.groups[self.place(size)].covering)
+
     def longer(self) -> list[float]:
         """By iterations, the share of all rows seen that make more, up to the longest."""
         groups, most = self.groups, max(len(group.longer) for group in self.groups)

@@ -39,6 +39,12 @@ def test_longer_inputs_have_longer_outputs() -> None:
     assert guess.mean_trips == 27.5
 
 
+def test_the_longest_seen_is_that_of_the_group() -> None:
+    """Of short inputs and of long ones, whatever the others made."""
+    guess = LengthGuess.of([3] * 50 + [9] * 50, [1] * 50 + [2] * 50)
+    assert [guess.longest(size) for size in (1, 2, 7)] == [3, 9, 9]
+
+
 def test_groups_are_large_enough_to_say_something() -> None:
     """A few lengths of one size are put with their neighbours, at the end too."""
     many = GROUP_LEAST

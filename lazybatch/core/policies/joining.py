@@ -13,6 +13,10 @@ next loop's threshold counts, in proportion of that rest to the whole way.
 Where rows have deadlines, both courses are followed for every row with the trips to be expected of it: whichever makes
 fewer rows late is taken, and the threshold decides where they are equal. But once rows in flight have missed theirs,
 thresholds alone decide.
+
+Thresholds rest on the lengths seen: whoever runs will soon be gone. Where all that run are longer than those, or no
+lengths are known, they may run for long: then newcomers come in once what they would wait for is more than what they
+cost the others.
 """
 
 from __future__ import annotations
@@ -67,7 +71,7 @@ class Joining:
         progress, queue = top.progress, lane.queue
         if progress is None or top.cursor != lane.loops[progress.loop].first:
             return None
-        head, room = queue.head(now), lane.rows_best - lane.table.rows
+        head, room = queue.head(now), lane.rows_max - lane.table.rows
         if room <= 0 or head is None or head.signature != top.signature:
             return None
         met = self._met.get(lane.model)
@@ -82,7 +86,7 @@ class Joining:
             return Start(lane, rows, Reason.JOIN_LOOP)
         newcomers = queue.peek(now, rows)
         needed = _needed(met, top, number, newcomers, rate_per_ns)
-        joins = waiting >= needed
+        joins = waiting >= needed or _outlast(lane, top, number, newcomers, met.times[number])
         if _matter(lane, top, newcomers, now):
             flight = _Flight(lane, top, newcomers, now, pace)
             start_ns = met.times[number].before_ns[rows]
@@ -128,6 +132,26 @@ def _needed(met: _Met, top: SubBatch, number: int, newcomers: Sequence[Request],
     )
     rest_ns = times[number].before_ns[rows] + max(0.0, longer) * lane.body_ns(number, running + rows)
     return max(1, ceil(needed * min(1.0, rest_ns / times[number + 1].before_ns[rows])))
+
+
+def _outlast(lane: Lane, top: SubBatch, number: int, newcomers: Sequence[Request], times: LoopTimes) -> bool:
+    """Whether all that run are longer than the lengths seen, and newcomers would lose more by waiting for their end
+    than all others by letting them in.
+
+    A row whose trips are not told is expected to make as many again as it has behind it.
+    """
+    if number + 1 < len(lane.loops):
+        return False
+    guess, progress = lane.spec.lengths[number] if lane.spec.lengths else None, top.progress
+    assert progress is not None, "it stands in a loop"
+    left = 0
+    for request in top.requests:
+        trips, behind = request.trips_in(number), progress.iteration(request.id)
+        if guess is not None and (behind + 1 if trips is None else trips) <= guess.longest(request.size):
+            return False
+        left += max(1, behind) if trips is None else trips - behind
+    running, rows = len(top.requests), len(newcomers)
+    return rows * left * lane.body_ns(number, running) >= running**2 * times.before_ns[rows]
 
 
 def _wait_ns(met: _Met, top: SubBatch, number: int, arrivals_ns: float, waiting: int, rate_per_ns: float) -> float:

@@ -194,6 +194,50 @@ def test_where_deadlines_are_missed_anyway_thresholds_decide() -> None:
         assert type(decided(thresholds(1, 2), lane, top, Request(1, "m", 0, 600))) is choice
 
 
+@pytest.mark.parametrize(("steps", "told", "joins"), [(5, None, False), (6, None, True), (0, 6, False), (0, 7, True)])
+def test_rows_longer_than_all_seen_are_not_waited_for(steps: int, told: int | None, joins: bool) -> None:
+    """Never beside a row by the threshold. But lengths of 4 and 6 were seen, and one that has 6 iterations behind it,
+    or tells 7, is none of those: as long as it has more left than the way of 100 ns costs it, a newcomer comes in."""
+    lane, top = standing(Request(0, "m", 0, UNBOUNDED_NS, trips=() if told is None else (told,)), steps=steps)
+    assert type(decided(thresholds(1, NEVER), lane, top, row(1))) is (Start if joins else Stay)
+
+
+@pytest.mark.parametrize(("running", "trips", "joins"), [(1, 1, True), (2, 1, False), (2, 2, True)])
+def test_without_lengths_what_rows_tell_is_left(running: int, trips: int, joins: bool) -> None:
+    """Way and iteration take 200. A newcomer who waits for the end loses 200 per iteration, each of those who run 200
+    if it does not: two of them, with one iteration left, are not held up."""
+    lane = Lane(loop_spec(2, (1, 2), table=LatencyTable.uniform("m", 2, 400, 0, (1, 4)), max_batch_size=4))
+    top = SubBatch(0, "m", [Request(id, "m", 0, UNBOUNDED_NS, trips=(trips,)) for id in range(running)])
+    top.cursor = 1
+    lane.table.push(top)
+    assert type(decided(thresholds(1, NEVER, NEVER), lane, top, row(9))) is (Start if joins else Stay)
+
+
+def test_on_the_way_to_another_loop_nobody_outlasts() -> None:
+    """Whoever is in flight waits behind the first loop for those who come in: there the next loop's threshold counts,
+    however long the rows are."""
+    table = LatencyTable.uniform("m", 3, 300, 0, (1, 4))
+    lane = Lane(loop_spec(3, (1, 2), (2, 3), table=table, max_batch_size=4))
+    top = SubBatch(0, "m", [Request(0, "m", 0, UNBOUNDED_NS, trips=(99, 2))])
+    top.cursor = 1
+    lane.table.push(top)
+    never = (LoopControl("m", "loop", (RATE,), ((1, NEVER, NEVER),), (0.0,)),) * 2
+    assert type(decided(Joining({"m": never}), lane, top, row(9))) is Stay
+
+
+def test_there_is_room_for_all_rows_that_fit() -> None:
+    """In whole batches two rows are better than four, as the way costs more than twice as much; in a running loop
+    newcomers come in small groups, and may fill it."""
+    times_ns = ((10, 10, 900), (100, 100, 100))
+    table = LatencyTable("m", TABLE.nodes, (1, 2, 4), times_ns, times_ns)
+    lane = Lane(loop_spec(2, (1, 2), table=table, max_batch_size=4, lengths=(LengthGuess.of([2]),)))
+    assert lane.rows_best == 2
+    top = SubBatch(0, "m", [row(0), row(1)])
+    top.cursor = 1
+    lane.table.push(top)
+    assert decided(thresholds(1, 1, 1, 1), lane, top, row(2)) == Start(lane, 1, Reason.JOIN_LOOP)
+
+
 def slow(*requests: Request) -> tuple[Lane, SubBatch]:
     """The same model at another scheduler, where what lies before the loop takes ten times as long."""
     times_ns = ((1000, 1000), (100, 100))
