@@ -118,6 +118,16 @@ class Left:
         until_served_ns = served_ns[seen] if seen < len(served_ns) else self._until_served_ns(seen)
         self.calm_until_ns = self.tightest_ns - int(self.pace * until_served_ns)
 
+    def row_time_ns(self, waiting: int, time_ns: int) -> float:
+        """What these rows and those to come spend during a time and after it, at the model's share, over the mean."""
+        solution, share = self.solution, self.share
+        return (
+            waiting * time_ns
+            + self.per_ns * time_ns * time_ns / 2
+            - solution.gain_rows * time_ns
+            + solution.after(waiting, time_ns * share) / share
+        )
+
     def lose(self, mean_ns: float) -> None:
         """The first row is late even if it starts alone: find the first that is not.
 

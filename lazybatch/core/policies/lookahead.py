@@ -14,6 +14,9 @@ sub-batch, the next iteration of a loop. Until then the newcomers' way to catch 
 
 In a running loop newcomers of its own model come in by solved thresholds (`joining`).
 
+Rows of a padded model that are of other lengths than those in flight do not preempt them: they can never merge, and
+may ride along when the next batch starts (`riding`).
+
 Priorities are strict, with what ageing adds to them. Rows of the highest level that waits start first, and no row is
 preempted by a lower one. Among equals nobody starves: a sub-batch lends its turn to other models only up to `LENDING`
 times its own run; one that has been in flight for `PATIENCE` of its model's longest runs is preempted no more; and a
@@ -47,6 +50,8 @@ LENDING = 1.0
 """A sub-batch waits for other models for at most so many of its own runs."""
 LENDING_IN_LOOPS = 2.0
 """The same in a loop, where rows wait for newcomers of their own model as well, and the two are not told apart."""
+LANES_WEIGHED = 8
+"""Of so many lanes, those with the most urgent rows, starts are weighed: with each the cost of all lanes is summed."""
 _new = tuple.__new__  # as in the scheduler: a NamedTuple's own constructor is one more call
 
 
@@ -86,6 +91,11 @@ class Lookahead:
 
     def __repr__(self) -> str:
         return "Lookahead()"
+
+    @property
+    def pace(self) -> float:
+        """What nodes take just now over what their tables say."""
+        return self._prospect.pace
 
     def arrived(self, request: Request) -> None:
         """News of every admitted request: the arrival rate and the price of lateness follow from it."""
@@ -128,7 +138,7 @@ class Lookahead:
         if len(lanes) == 1:
             return self._starting.start_or_wait(lanes[0], now, draining=view.draining)
         leading = self._leading(view, now)
-        return self._starting.start([lane for lane in lanes if lane in leading], now)
+        return self._starting.start([lane for lane in lanes if lane in leading][:LANES_WEIGHED], now)
 
     def _preempt_or_stay(self, view: View, lanes: Sequence[Lane], now: int) -> Choice:
         outranked = False
@@ -141,6 +151,8 @@ class Lookahead:
             outranked = any(above > 0 for _, above in ranks)
             if outranked:
                 lanes = [lane for lane, above in ranks if above > 0]
+        if not outranked:
+            lanes = [lane for lane in lanes if not _other_length(lane, view)]
         candidates = [(lane, rows) for lane in lanes if (rows := self._newcomers(lane, view, outranked, now))]
         if not candidates:
             return None
@@ -256,6 +268,15 @@ class Lookahead:
         cost_ns, late = prospect.cost_ns(lane, rows, time_ns, now)
         cost_ns += row_time_ns + late_ns + TAIL_WEIGHT * tail_ns / pace
         return _new(Score, (cost_ns, late + late_in_flight))
+
+
+def _other_length(lane: Lane, view: View) -> bool:
+    """Whether rows of a lane are padded to another length than those of the same model in flight, with none of its own
+    there."""
+    if lane.spec.length is None or lane.table.rows:
+        return False
+    models = {entry.model for entry in view.stack}
+    return any(model in lane.spec.wider or lane.model in view.lane_of(model).spec.wider for model in models)
 
 
 def _running(entry: SubBatch, view: View) -> Running:

@@ -54,7 +54,9 @@ BURST_LOAD = 0.6
 _SPARE_MIN = 0.1
 _LATENCIES, _LATENCIES_MIN = 512, 128
 """The mean latency that was seen is taken over about so many rows; it corrects the rate once it is of so many."""
-_NOTHING_SEEN = (0, 0.0)
+_RECENT, _OVER = 64, 4.0
+"""Where the last rows, about so many, took so many times less than that mean, an overload is over: it is forgotten."""
+_NOTHING_SEEN = (0, 0.0, 0.0)
 _TARGETS = 64
 """The usual target is that of the last rows, about so many."""
 _SHARE_MIN = 0.1
@@ -105,7 +107,7 @@ class Prospect:
         self._models: list[_Model] = []
         self._machine: Pace | None = None
         self._lefts: list[Left] = []
-        self._seen: dict[str, tuple[int, float]] = {}
+        self._seen: dict[str, tuple[int, float, float]] = {}
 
     def arrived(self, request: Request) -> None:
         """One more request was admitted."""
@@ -131,12 +133,16 @@ class Prospect:
 
     def completed(self, model: str, requests: Sequence[Request], now: int) -> None:
         """These have ended; how long rows take is seen, whatever the control expects."""
-        count, mean_ns = self._seen.get(model, _NOTHING_SEEN)
+        count, mean_ns, recent_ns = self._seen.get(model, _NOTHING_SEEN)
         pace = self.pace
         for request in requests:
             count = min(count + 1, _LATENCIES)
-            mean_ns += ((now - request.arrival_ns) / pace - mean_ns) / count
-        self._seen[model] = count, mean_ns
+            took_ns = (now - request.arrival_ns) / pace
+            mean_ns += (took_ns - mean_ns) / count
+            recent_ns += (took_ns - recent_ns) / min(count, _RECENT)
+        if count >= _LATENCIES_MIN and recent_ns < mean_ns / _OVER:
+            count, mean_ns = _RECENT, recent_ns
+        self._seen[model] = count, mean_ns, recent_ns
 
     def rate_per_ns(self, model: str, now: int) -> float:
         """Estimated arrivals of a model per nanosecond of its table; the least positive number before anything is
@@ -205,7 +211,7 @@ class Prospect:
             spare = 1.0 - rate / control.capacity_per_ns
             self.late_price_ns[model] = LATE_WEIGHT * (spare if spare > _SPARE_MIN else _SPARE_MIN) * sla_ns / pace
         solution = control.at(rate)
-        count, seen_ns = self._seen.get(model, _NOTHING_SEEN)
+        count, seen_ns, _ = self._seen.get(model, _NOTHING_SEEN)
         if count >= _LATENCIES_MIN:
             solution = control.agreeing(solution, seen_ns)
         recent_per_ns = (arrivals.recent_per_ns(now) or 0.0) * pace
@@ -235,18 +241,16 @@ class Prospect:
         """
         cost_ns, late, free_ns = 0.0, 0, now + self.pace * time_ns
         for left in self._lefts:
-            begun, solution, share = rows if left.lane is started else 0, left.solution, left.share
-            waiting = left.rows - begun
-            cost_ns += (
-                waiting * time_ns
-                + left.per_ns * time_ns * time_ns / 2
-                - solution.gain_rows * time_ns
-                + solution.after(waiting, time_ns * share) / share
-            )
+            begun = rows if left.lane is started else 0
+            cost_ns += left.row_time_ns(left.rows - begun, time_ns)
             if free_ns > left.calm_until_ns and (missed := left.late(begun, free_ns, passing=passing)):
                 late += missed
                 cost_ns += missed * self.late_price_ns[left.lane.model]
         return cost_ns, late
+
+    def others_ns(self, lane: Lane, time_ns: int) -> float:
+        """What of `cost_ns` is the row-time of all other lanes, where this one runs for so long."""
+        return sum([left.row_time_ns(left.rows, time_ns) for left in self._lefts if left.lane is not lane])
 
     def deadlines_ns(self, lane: Lane, rows: int, *, passing: bool = False) -> Sequence[int]:
         """Deadlines of a lane's first rows, without those of the lost. passing: of the first behind the lost."""

@@ -54,18 +54,19 @@ class Riding:
         rows = lane.queue.peek(now, choice.rows, skip=choice.skip)
         room = min(lane.rows_max, most or lane.rows_max) - len(rows)
         others.sort(key=lambda one: -one.run_ns(1))
-        taken = _fill(lane, rows, others, room, now)
+        taken = _fill(lane, rows, others, room, now, getattr(self.policy, "pace", 1.0))
         return choice._replace(riders=taken) if taken else choice
 
 
 def _fill(
-    lane: Lane, rows: Sequence[Request], others: Sequence[Lane], room: int, now: int
+    lane: Lane, rows: Sequence[Request], others: Sequence[Lane], room: int, now: int, pace: float
 ) -> tuple[tuple[str, int], ...]:
-    """Riders of each of the narrower lanes, the widest of them first."""
+    """Riders of each of the narrower lanes, the widest of them first. pace: what the clock shows over the tables."""
     taken: list[tuple[str, int]] = []
     count = len(rows)
     level = max(request.priority for request in rows)
-    limit_ns = min((r.deadline_ns - now for r in rows if r.deadline_ns - now >= lane.run_ns(count)), default=None)
+    lefts_ns = [(request.deadline_ns - now) / pace for request in rows]
+    limit_ns = min((left_ns for left_ns in lefts_ns if left_ns >= lane.run_ns(count)), default=None)
     for other in others:
         waiting = other.queue.peek(now, other.rows_max)
         if waiting[0].signature != rows[0].signature:
@@ -79,10 +80,11 @@ def _fill(
     return tuple(taken)
 
 
-def riders(lane: Lane, rows: int, other: Lane, waiting: int, room: int, limit_ns: int | None = None) -> int:
+def riders(lane: Lane, rows: int, other: Lane, waiting: int, room: int, limit_ns: float | None = None) -> int:
     """How many of the rows that wait in a narrower lane ride in a batch of ``rows``; see the module's text.
 
-    waiting: at most one batch of theirs. limit_ns: the batch must not take longer. Both lanes have tables.
+    waiting: at most one batch of theirs. limit_ns: by the table, the batch must not take longer.
+    Both lanes have tables.
     """
     alone_ns, theirs_ns = lane.run_ns(rows), other.run_ns(waiting)
     for riding in range(min(waiting, room), 0, -1):

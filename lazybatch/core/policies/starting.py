@@ -44,18 +44,34 @@ class Starting:
         return _start(lane, rows, skip, now, self._prospect.pace, alone=is_alone(lane, now))
 
     def _best(self, lanes: Sequence[Lane], now: int) -> tuple[Lane, int, int]:
-        """The lane, the rows to start, and those to pass over. Of a lane none are weighed after some that make nobody
-        late."""
+        """The lane, the rows to start, and those to pass over."""
         found: tuple[Lane, int, int] | None = None
         best_ns = 0.0
         for lane in lanes:
-            for rows, skip in self._starts(lane, now):
-                cost_ns, late = self._score(lane, rows, now, passing=skip > 0)
-                if found is None or cost_ns < best_ns:
-                    found, best_ns = (lane, rows, skip), cost_ns
-                if not late:
-                    break
+            rows, skip, cost_ns = self._best_of(lane, now)
+            if found is None or cost_ns < best_ns:
+                found, best_ns = (lane, rows, skip), cost_ns
         assert found is not None, "asked only while something waits"
+        return found
+
+    def _best_of(self, lane: Lane, now: int) -> tuple[int, int, float]:
+        """Of one lane: the rows to start, those to pass over, and what that costs all lanes. None are weighed after
+        some that make nobody late.
+
+        How many is for the lane's own row-time and everybody's lateness to say. Others are let in at the next boundary,
+        and are not held up by the whole run: were their row-time counted, rows would start one by one, and the lane
+        would lose its capacity.
+        """
+        found: tuple[int, int, float] | None = None
+        best_ns = 0.0
+        for rows, skip in self._starts(lane, now):
+            cost_ns, late = self._score(lane, rows, now, passing=skip > 0)
+            own_ns = cost_ns - self._prospect.others_ns(lane, lane.run_ns(rows))
+            if found is None or own_ns < best_ns:
+                found, best_ns = (rows, skip, cost_ns), own_ns
+            if not late:
+                break
+        assert found is not None, "something is always advised"
         return found
 
     def _score(self, lane: Lane, rows: int, now: int, *, passing: bool) -> tuple[float, int]:

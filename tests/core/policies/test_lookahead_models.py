@@ -17,6 +17,7 @@ from lazybatch.core.infq import PriorityLevel
 from lazybatch.core.lane import LaneSpec
 from lazybatch.core.policies import GraphBatching, turns
 from lazybatch.core.policies import lookahead as module
+from lazybatch.core.request import Request
 from lazybatch.core.scheduler import Scheduler
 from lazybatch.core.task import Reason
 from lazybatch.simulator import SimulationResult, requests_from, simulate
@@ -59,6 +60,19 @@ class TestPreemption:
         assert task.comparison.start_cost < task.comparison.stay_cost
         task, now = step(ledger, now)
         assert (task.model, task.node) == ("long", 1)
+        to_end(ledger, now)
+
+    @pytest.mark.parametrize(("wider", "priority", "preempted"), [("", 0, 0), ("long", 0, None), ("long", 1, 0)])
+    def test_another_length_of_the_same_model_waits(
+        self, core: Core, wider: str, priority: int, preempted: int | None
+    ) -> None:
+        """A quick row of another model preempts; one of the same model, padded to less, could never merge, and waits:
+        unless it is of a higher priority."""
+        spec = lane_spec(linear("quick", 10, 4, 1), max_batch_size=4, length=1, wider=(wider,) if wider else ())
+        ledger, now = under_way(core, replace(long(), length=2), spec, model="long")
+        ledger.add(row(1, now, model="quick", priority=priority))
+        task, now = step(ledger, now)
+        assert task.preempted == preempted
         to_end(ledger, now)
 
     def test_the_long_does_not_preempt_the_quick(self, core: Core) -> None:
@@ -472,3 +486,38 @@ def test_every_row_leaves_and_nothing_is_overruled(
     ledger.finish(now)
     held()
     assert ledger.scheduler.counts.policy_failures == 0
+
+
+def test_a_long_model_with_deadlines_keeps_its_capacity() -> None:
+    """A quick model at a fifth and a long one that gains half from batches at two fifths of what they can serve, both
+    with targets. Were the quick one's rows charged with all of a long run, which they interrupt at every node, then as
+    soon as somebody is late the long one would be started row by row, and could not keep up with what arrives."""
+    specs = (
+        lane_spec(linear("quick", 3, 667, 333), max_batch_size=16),
+        lane_spec(linear("long", 20, 3_000, 2_000), max_batch_size=16),
+    )
+    targets = {"quick": 60_000, "long": 500_000}
+    arrivals = sorted(
+        (at, name)
+        for seed, (spec, load) in enumerate(zip(specs, (0.2, 0.4), strict=True))
+        for name in (spec.graph.model,)
+        for at in poisson(load * control(spec).capacity_per_ns * 1e9, 2_000 if name == "quick" else 400, seed)
+    )
+    requests = [Request(k, name, at, at + targets[name]) for k, (at, name) in enumerate(arrivals)]
+    result = simulate(specs, lookahead(*specs), requests)
+    assert len(result.late) < 0.05 * len(requests)
+    mean_ns = sum(result.latencies_ns[one.id] for one in requests if one.model == "long") / 400
+    assert mean_ns < targets["long"]
+
+
+def test_of_many_lanes_the_most_urgent_are_weighed(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one weighed of three, the one whose row came first starts, although another's is done sooner."""
+    specs = (long(), quick(), quick("other"))
+    for weighed, last in ((1, False), (3, True)):
+        monkeypatch.setattr(module, "LANES_WEIGHED", weighed)
+        ledger = looking(core, *specs, load=0.05)
+        for id, name in enumerate(("long", "quick", "other")):
+            ledger.add(row(id, id, model=name))
+        task, now = step(ledger, 3)
+        assert (task.model != "long") is last
+        to_end(ledger, now)

@@ -117,6 +117,17 @@ class TestOneModel:
         prospect.look([m], now)
         assert 0.65 <= prospect.left["m"].solution.rate_per_ns / CAPACITY <= 0.76
 
+    def test_an_overload_that_is_over_is_forgotten(self) -> None:
+        """600 rows took a hundred times as long as at this load; after 300 that took what is usual, those count."""
+        m, prospect = lane(), Prospect({"m": control()})
+        now = arrive(prospect, m, 0.1)
+        usual_ns = round(control().at(0.1 * CAPACITY).mean_latency_ns)
+        for count, took_ns, load in ((600, 100 * usual_ns, None), (300, usual_ns, 0.1)):
+            prospect.completed("m", [row(k, now - took_ns) for k in range(count)], now)
+            prospect.look([m], now)
+            same = prospect.left["m"].solution == control().at(0.1 * CAPACITY)
+            assert same is (load is not None)
+
     @pytest.mark.parametrize("load", [0.05, 0.3, 0.6, 0.9])
     @pytest.mark.parametrize("waiting", [1, 2, 3, 4, 7, 11])
     def test_what_the_control_advises_costs_least(self, load: float, waiting: int) -> None:

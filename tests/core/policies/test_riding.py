@@ -88,6 +88,19 @@ def test_no_row_in_time_is_made_late(core: Core, sla: int, together: bool) -> No
     assert len(started(ledger).opened) == (2 if together else 1)
 
 
+@pytest.mark.parametrize(("sla", "together"), [(599, False), (600, True)])
+def test_late_is_by_the_pace_that_the_policy_sees(core: Core, sla: int, together: bool) -> None:
+    """On a machine half as fast as its table again, the two end at 600, not at 400."""
+
+    class Paced(GraphBatching):
+        pace = 1.5
+
+    ledger = riding(core, Paced())
+    ledger.add(row(0, model="long", sla=sla))
+    ledger.add(row(1, model="middle"))
+    assert len(started(ledger).opened) == (2 if together else 1)
+
+
 @pytest.mark.parametrize(("priority", "together"), [(0, False), (1, True)])
 def test_nobody_waits_for_a_lower_priority(core: Core, priority: int, together: bool) -> None:
     """The long row is of priority 1: a row below does not ride with it, one of its own level does."""
