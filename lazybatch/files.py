@@ -1,11 +1,12 @@
 """Reading files that people write: text and JSON, with errors that name the file.
 
-Owns: `read_text`, `unrepeated`.
+Owns: `read_text`, `cells`, `unrepeated`.
 Must not know: what stands in the files.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,14 @@ def read_text(path: Path, what: str) -> str:
         raise InvalidInput(
             f"cannot read the {what} {str(path)!r}: {getattr(error, 'strerror', None) or error}"
         ) from error
+
+
+def cells(where: str, line: str) -> list[str]:
+    """The cells of a line of CSV, without blanks around. Raises `InvalidInput` for what is none, naming ``where``."""
+    try:
+        return [cell.strip() for cell in next(csv.reader([line]))]
+    except csv.Error as error:
+        raise InvalidInput(f"{where}: {error}") from None
 
 
 def unrepeated(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

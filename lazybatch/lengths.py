@@ -10,7 +10,6 @@ loop that is not named.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 from lazybatch.core.graph import NodeGraph
 from lazybatch.core.lengths import COVERAGE, LengthGuess
 from lazybatch.errors import InvalidInput
-from lazybatch.files import read_text, unrepeated
+from lazybatch.files import cells, read_text, unrepeated
 from lazybatch.profiles import write_json
 
 ANY = "*"
@@ -179,23 +178,21 @@ _COLUMNS = {"input": _INPUTS, "output": _OUTPUTS}
 
 def _lines(path: Path, text: str) -> list[Pair]:
     lines = [
-        (number, [cell.strip() for cell in next(csv.reader([line]))])
+        (number, cells(f"lengths {str(path)!r}, line {number}", line))
         for number, line in enumerate(text.splitlines(), start=1)
         if line.strip() and not line.lstrip().startswith("#")
     ]
     header = _header([cell.lower() for cell in lines[0][1]]) if lines else None
     rows: list[Pair] = []
-    for number, cells in lines[1:] if header is not None else lines:
+    for number, row in lines[1:] if header is not None else lines:
         where = f"lengths {str(path)!r}, line {number}"
         if header is not None:
-            if max(place for place in header.values() if place is not None) >= len(cells):
-                raise InvalidInput(f"{where}: {len(cells)} cells, the first line names more columns")
-            cells = [cells[place] for place in (header["input"], header["output"]) if place is not None]
-        elif len(cells) > 2:
-            raise InvalidInput(
-                f"{where}: expected an output length, or input and output length, got {len(cells)} cells"
-            )
-        lengths = [_length(where, cell) for cell in cells]
+            if max(place for place in header.values() if place is not None) >= len(row):
+                raise InvalidInput(f"{where}: {len(row)} cells, the first line names more columns")
+            row = [row[place] for place in (header["input"], header["output"]) if place is not None]
+        elif len(row) > 2:
+            raise InvalidInput(f"{where}: expected an output length, or input and output length, got {len(row)} cells")
+        lengths = [_length(where, cell) for cell in row]
         rows.append((lengths[0] if len(lengths) > 1 else UNKNOWN_SIZE, lengths[-1]))
     return rows
 

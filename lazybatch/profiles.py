@@ -85,23 +85,36 @@ def load(path: str | Path) -> LatencyTable:
 
 
 def write_json(path: Path, document: Mapping[str, object]) -> None:
-    """Replace a file by a JSON document in one step: a reader sees the old or the new, never half of one."""
+    """Replace a file by a JSON document in one step: a reader sees the old or the new, never half of one.
+
+    Of a link, the file it leads to. What is no file, a pipe or a device, is written to and stays what it is.
+    Raises `InvalidInput` where that cannot be done.
+    """
     try:
         text = json.dumps(document, indent=1)
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"cannot write {str(path)!r}: not all of it is JSON ({error})") from error
     temporary: str | None = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        if not replaceable(path):
+            path.write_text(text + "\n", encoding="utf-8")
+            return
+        target = Path(os.path.realpath(path))
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text + "\n")
         # mkstemp makes private files; a table is for everyone who may read its folder.
         Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
+        Path(temporary).replace(target)
     except OSError as error:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
         raise InvalidInput(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+
+
+def replaceable(path: Path) -> bool:
+    """Whether another file may be put in its place: there is none yet, or it is a regular one."""
+    return path.is_file() or not path.exists()
 
 
 def _umask() -> int:
@@ -141,11 +154,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _shorter(document: Mapping[str, Any]) -> dict[int, latency.LatencyTable]:
     """The tables at other padded lengths."""
-    tables = {}
+    tables: dict[int, latency.LatencyTable] = {}
     for length, one in document.items():
         if not length.isdecimal() or int(length) < 1 or not isinstance(one, dict):
             raise InvalidInput(f"'shorter' must map lengths to tables, got {length!r}")
-        tables[int(length)] = latency.LatencyTable(**_fields(one))
+        tables[int(length)] = LatencyTable(**_fields(one))
     return tables
 
 

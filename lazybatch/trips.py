@@ -14,7 +14,7 @@ from lazybatch.core.latency import LatencyTable
 from lazybatch.core.lengths import LENGTH_MAX, LengthGuess
 from lazybatch.core.request import Request
 from lazybatch.errors import InvalidInput
-from lazybatch.lengths import Lengths, Pair, guesses_for
+from lazybatch.lengths import ANY, UNKNOWN_SIZE, Lengths, Pair, guesses_for
 from lazybatch.table_loops import TableLoop, graph_of, loops_of
 
 TRIPS_MAX = LENGTH_MAX
@@ -85,10 +85,12 @@ def _within(loop: TableLoop, count: int) -> int:
 def drawn(table: LatencyTable, lengths: Lengths, requests: int, seed: int) -> Trips:
     """One row that was seen for each request, drawn with replacement; what one row did in several loops stays together.
 
-    A loop whose trips are known beforehand and of which no lengths were seen makes as many as the input is long.
+    A loop whose trips are known beforehand and of which no lengths were seen makes as many as the input is long; so it
+    does where there are several loops, and "*" speaks of it: those are outputs of loops that are not.
     Raises `InvalidInput` for loops of which nothing is known, and for loops with different numbers of rows.
     """
     loops = loops_of(table)
+    lengths = _with_inputs(loops, lengths)
     guesses = guesses_for(graph_of(table), lengths)
     seen = [lengths.of(one.loop.name) for one in loops]
     counts = {len(rows) for rows in seen if rows is not None}
@@ -100,8 +102,19 @@ def drawn(table: LatencyTable, lengths: Lengths, requests: int, seed: int) -> Tr
     for one, rows in zip(loops, seen, strict=True):
         if rows is None and not (one.counted and counts):
             raise InvalidInput(f"lengths say nothing of loop {one.loop.name!r} of {table.model!r}")
-    picks = random.Random(seed).choices(range(counts.pop()), k=requests)
+    # A stream of its own: were it that of arrivals with the same seed, long rows would come after long gaps.
+    picks = random.Random(f"trips {seed}").choices(range(counts.pop()), k=requests)
     return Trips(guesses, tuple(one.counted for one in loops), tuple(_row(loops, seen, pick) for pick in picks))
+
+
+def _with_inputs(loops: Sequence[TableLoop], lengths: Lengths) -> Lengths:
+    """The same, and of loops that go round the input, and have no rows of their own, the input sizes of "*"."""
+    rows = lengths.pairs.get(ANY, ())
+    if len(loops) < 2 or all(size == UNKNOWN_SIZE for size, _ in rows):
+        return lengths
+    around = [one.loop.name for one in loops if one.counted and one.loop.name not in lengths.pairs]
+    inputs = [(size, min(size, TRIPS_MAX)) for size, _ in rows]
+    return Lengths({**lengths.pairs, **dict.fromkeys(around, inputs)}, lengths.coverage)
 
 
 def _row(loops: Sequence[TableLoop], seen: Sequence[Sequence[Pair] | None], pick: int) -> tuple[int, tuple[int, ...]]:

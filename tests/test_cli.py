@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,34 @@ class TestSimulate:
             capsys, "simulate", "--table", table, "--policy", "serial", "--arrivals", arrivals, "--requests", 2
         )
         assert got["requests"] == 2
+
+    def test_recorded_arrivals_are_all_taken(
+        self, capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path
+    ) -> None:
+        """Unless --requests says how many; of a rate it is a thousand."""
+        arrivals = tmp_path / "arrivals.txt"
+        arrivals.write_text("".join(f"{number / 10}\n" for number in range(1_003)))
+        base = ("simulate", "--table", table, "--policy", "serial")
+        assert run_json(capsys, *base, "--arrivals", arrivals)[1]["requests"] == 1_003
+        assert run_json(capsys, *base, "--arrivals", arrivals, "--requests", 1_001)[1]["requests"] == 1_001
+        assert run_json(capsys, *base, "--rate", 10)[1]["requests"] == 1_000
+
+    def test_the_length_that_is_simulated_is_named(
+        self, capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path
+    ) -> None:
+        """A padded model's table holds several: it is said that every row is taken to be of the longest."""
+        base = ("--policy", "serial", "--rate", 10, "--requests", 5)
+        assert "padded_length" not in run_json(capsys, "simulate", "--table", table, *base)[1]
+        longest, path = LatencyTable.load(table), tmp_path / "padded.json"
+        shorter = {16: LatencyTable.uniform("m", 6, 4 * MS, MS, (1, 2, 4, 8, 16))}
+        for provenance, known, words in (
+            ({"padded_lengths": [16, 64]}, 64, "the longest padded length, 64; the table has 16 as well"),
+            ({}, None, "the longest padded length; the table has 16 as well"),
+        ):
+            replace(longest, shorter=shorter, provenance=provenance).save(path)
+            assert run_json(capsys, "simulate", "--table", path, *base)[1]["padded_length"] == known
+            assert main(["simulate", "--table", str(path), *map(str, base)]) == 0
+            assert f"every row simulated at {words}" in capsys.readouterr().out
 
     def test_trace(self, capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path) -> None:
         """--trace writes a readable trace with as many node slices as there were dispatches."""
@@ -272,6 +301,16 @@ class TestShell:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert json.loads(done.stdout)["model"] == "m"
+
+    @pytest.mark.parametrize("more", [[], ["--explain", "3000"], ["--json"]])
+    def test_a_reader_that_has_gone(self, table: Path, more: list[str]) -> None:
+        """Whether little or much is left to be written: without a word, and with the status that shells expect."""
+        command = [sys.executable, "-m", "lazybatch", "simulate", "--table", str(table), "--rate", "100", *more]
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (141, "")
 
     def test_without_the_extra(self, tmp_path: Path) -> None:
         """Where typer is not installed one line says what to install."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
@@ -186,6 +187,19 @@ class TestProfile:
         assert out.startswith("mlp: batching ")
         assert "made-up rows, x: float32[8]" in out
         assert "per row besides where a batch begins" in out
+
+    def test_into_a_pipe(self, capsys: pytest.CaptureFixture[str], mlp: Path, tmp_path: Path) -> None:
+        """What has been measured is not kept beside a pipe, nor taken from there; the pipe's reader gets the table."""
+        pipe, beside = tmp_path / "pipe", tmp_path / "pipe.partial"
+        os.mkfifo(pipe)
+        beside.write_text("somebody else's")
+        reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+        try:
+            run_json(capsys, "profile", mlp, "-o", pipe, "--batch-sizes", "1", "--repeats", 3)
+            assert json.loads(os.read(reader, 1 << 16))["model"] == "mlp"
+        finally:
+            os.close(reader)
+        assert beside.read_text() == "somebody else's"
 
     def test_own_rows_and_granularity(self, capsys: pytest.CaptureFixture[str], mlp: Path, tmp_path: Path) -> None:
         """Rows from a file are used, and the options are part of the recorded command."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lazybatch.errors import InvalidInput
-from lazybatch.files import read_text, unrepeated
+from lazybatch.files import cells, read_text, unrepeated
 
 
 def test_a_mark_of_the_byte_order_is_no_text(tmp_path: Path) -> None:
@@ -25,6 +25,14 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidInput, match=r"cannot read the trace '.*bytes': .*decode"):
         read_text(tmp_path / "bytes", "trace")
+
+
+def test_cells_of_a_line() -> None:
+    """Quoted or not, without blanks around; a cell that no reader of CSV takes is an error of ours."""
+    assert cells("line 1", ' 5, "6,7" ,') == ["5", '"6', '7"', ""]
+    assert cells("line 1", '5,"6,7"') == ["5", "6,7"]
+    with pytest.raises(InvalidInput, match="line 9: field larger than field limit"):
+        cells("line 9", "1" * 200_000)
 
 
 def test_a_key_given_twice_is_refused() -> None:

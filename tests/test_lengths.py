@@ -79,6 +79,7 @@ BAD: dict[str, tuple[str, str, str]] = {
     "a word": ("x.txt", "5\nfive\n", "line 2: a length must be a positive whole number, got 'five'"),
     "thousands of digits": ("x.txt", "9" * 5_000, "line 1: a length must be a positive whole number, got '999"),
     "more than can be": ("x.txt", "1,100000000", "at most 1000000 iterations can be characterised, got 100000000"),
+    "a line without end": ("x.txt", "5\n" + "12 " * 60_000, "line 2: field larger than field limit"),
     "zero": ("x.txt", "0\n", "line 1: a length must be"),
     "a fraction": ("x.json", "[1.5]", "entry 1: a length must be a positive whole number, got 1.5"),
     "a flag": ("x.json", "[true]", "entry 1: a length must be"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,36 @@ def test_missing_and_unwritable(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    """The file it leads to is replaced, or made."""
+    (tmp_path / "folder").mkdir()
+    for content in (None, "old"):
+        target, link = tmp_path / "folder" / f"{content}.json", tmp_path / f"{content}.json"
+        if content is not None:
+            target.write_text(content)
+        link.symlink_to(target)
+        TABLE.save(link)
+        assert link.is_symlink()
+        assert LatencyTable.load(target) == TABLE
+
+
+def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
+    """A pipe, also through a link: its reader gets the table, and nothing is put in its place or left beside it."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        for path in (pipe, link):
+            TABLE.save(path)
+            assert json.loads(os.read(reader, 1 << 16))["model"] == "m"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert link.is_symlink()
+    assert {entry.name for entry in tmp_path.iterdir()} == {"pipe", "link"}
+
+
 def test_machine_and_versions_are_json() -> None:
     """The description of this machine can be written to a file and names what times depend on."""
     here = machine()
@@ -201,13 +232,13 @@ def test_tables_of_other_lengths_are_kept(tmp_path: Path) -> None:
     both = replace(TABLE, shorter={16: replace(TABLE, median_ns=((1, 2), (3, 4)))})
     both.save(tmp_path / "t.json")
     loaded = LatencyTable.load(tmp_path / "t.json")
-    assert dict(loaded.shorter) == {16: latency.LatencyTable(**_plain(both.shorter[16]))}
+    assert loaded == both
     assert loaded.at(16).median_ns == ((1, 2), (3, 4))
+    one = loaded.at(16)
+    assert isinstance(one, LatencyTable)
+    one.save(tmp_path / "16.json")
+    assert LatencyTable.load(tmp_path / "16.json") == both.at(16)
     assert replace(loaded, shorter={}) == TABLE
-
-
-def _plain(table: latency.LatencyTable) -> dict[str, Any]:
-    return {one.name: getattr(table, one.name) for one in fields(table)}
 
 
 @pytest.mark.parametrize("shorter", [{"a": {}}, {"0": {}}, {"16": []}, [], {"16": {"model": "m"}}])

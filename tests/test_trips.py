@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
+from statistics import correlation
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from lazybatch.policies import make_policy
 from lazybatch.simulator import requests_from, simulate
 from lazybatch.table_loops import KEY, TableLoop, described, graph_of, loops_of
 from lazybatch.trips import drawn, fixed
+from lazybatch.workload import bursty, poisson
 
 LOOPS = (TableLoop(Loop("encoder", 0, 1), counted=True, iterations=4), TableLoop(Loop("decoder", 1, 3, True, 30)))
 
@@ -105,11 +109,39 @@ class TestDrawn:
         told = made.told(requests_from(list(range(200)), "m"))
         assert [(one.size, one.trips) for one in told] == [(size, (counts[0], None)) for size, counts in made.rows]
 
+    @pytest.mark.parametrize("arrivals", [poisson, bursty])
+    def test_long_rows_come_no_later_than_short_ones(self, arrivals: Callable[[float, int, int], list[int]]) -> None:
+        """Arrivals of the same seed and rows of a file in order of length have nothing to do with each other."""
+        rows = Lengths({"decoder": [(1, n) for n in range(1, 31)]})
+        for seed in range(3):
+            times_ns = [0, *arrivals(100.0, 4_000, seed)]
+            gaps_ns = [later - earlier for earlier, later in pairwise(times_ns)]
+            trips = [counts[1] for _, counts in drawn(table(), rows, 4_000, seed).rows]
+            assert abs(correlation(gaps_ns, trips)) < 0.08
+
     def test_a_known_loop_without_lengths(self) -> None:
         """It goes round as often as the input is long."""
         made = drawn(table(), Lengths({"decoder": [(6, 9)]}), 3, seed=0)
         assert made.rows == ((6, (6, 9)),) * 3
         assert made.guesses[0] is None
+
+    def test_the_lengths_of_any_loop_are_not_those_of_the_input(self) -> None:
+        """Where "*" tells both, a loop around the input takes the one and the other loops the other; named, its own."""
+        pairs = [(n, 40 - n) for n in range(10, 30)]
+        made = drawn(table(), Lengths({"*": pairs}), 50, seed=1)
+        assert all(counts == (size, min(30, 40 - size)) for size, counts in made.rows)
+        guess = made.guesses[0]
+        assert guess is not None
+        assert guess.mean_trips == 19.5
+        own = drawn(table(), Lengths({"*": pairs, "encoder": [(size, 7) for size, _ in pairs]}), 50, seed=1)
+        assert {counts[0] for _, counts in own.rows} == {7}
+
+    def test_lengths_of_any_loop_without_inputs(self) -> None:
+        """Nothing but the outputs is known; and of the only loop of a graph they are what was meant."""
+        made = drawn(table(), Lengths({"*": [(1, 9)]}), 3, seed=0)
+        assert made.rows == ((1, (9, 9)),) * 3
+        alone = drawn(table(described(LOOPS[:1])), Lengths({"*": [(6, 9)]}), 3, seed=0)
+        assert alone.rows == ((6, (9,)),) * 3
 
     def test_lengths_that_do_not_fit(self) -> None:
         """A loop nobody knows anything of; loops with different rows; loops the table does not have."""

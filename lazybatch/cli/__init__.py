@@ -15,7 +15,8 @@ INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Exit status: 0 good, 1 what was checked does not hold, 2 bad usage or input, 130 interrupted."""
+    """Run a command. Exit status: 0 good, 1 what was checked does not hold, 2 bad usage or input, 130 interrupted, 141
+    nobody reads what is written."""
     try:
         from lazybatch.cli.app import run
     except ModuleNotFoundError as error:

@@ -23,6 +23,8 @@ from lazybatch.policies import names as policy_names
 # typer brings click along, under a name that changed between its releases: reach its base of usage errors by class.
 _ClickError: type[Exception] = typer.BadParameter.__mro__[2]
 _INTERNAL_ERROR = 70
+_NO_READER = 141
+"""As of a program that the signal for it ended, by a shell's custom."""
 
 app = typer.Typer(
     name="lazybatch",
@@ -171,7 +173,9 @@ def simulate_command(
     table: Annotated[Path | None, typer.Option(help="Latency table, as `profile` writes it.")] = None,
     policy: Annotated[str, typer.Option(help=f"One of {', '.join(policy_names())}.")] = DEFAULT_POLICY,
     rate: Annotated[float | None, typer.Option(help="Offered load, requests per second (Poisson).")] = None,
-    requests: Annotated[int, typer.Option(help="How many requests.")] = 1_000,
+    requests: Annotated[
+        int | None, typer.Option(help="How many requests; default: 1000 at a --rate, all of --arrivals.")
+    ] = None,
     sla_ms: Annotated[float | None, typer.Option(help="SLA target per request; none: nothing is ever late.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
     window_ms: Annotated[float | None, typer.Option(help="Batching window of policy `graph`; default 0.")] = None,
@@ -257,6 +261,10 @@ def run(argv: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except SystemExit as exit_asked:  # typer's way of saying that nobody reads what is written
+        if isinstance(exit_asked.__context__, BrokenPipeError):
+            return _NO_READER
+        raise
     except typer.Exit as exit_asked:
         return int(exit_asked.exit_code)
     except ModuleNotFoundError as error:

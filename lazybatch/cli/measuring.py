@@ -18,7 +18,7 @@ from lazybatch.executors.base import Model
 from lazybatch.loading import load, takes_examples
 from lazybatch.profiler import ITERATIONS, Progress, profile, verdict
 from lazybatch.profiler.judgement import Point
-from lazybatch.profiles import LatencyTable
+from lazybatch.profiles import LatencyTable, replaceable
 from lazybatch.program.examples import read_arrays
 from lazybatch.words import aligned, counted
 
@@ -53,6 +53,7 @@ def run(options: Options) -> Report:
         example_inputs=rows if takes_examples(options.model) else None,
         threads=options.threads,
     )
+    partial = options.output.with_name(options.output.name + ".partial")
     with progress_bar(f"profiling {model.name}") as show:
         table = profile(
             model,
@@ -62,7 +63,7 @@ def run(options: Options) -> Report:
             iterations=options.iterations,
             inputs=rows,
             progress=_telling(show),
-            resume=options.output.with_name(options.output.name + ".partial"),
+            resume=partial if replaceable(options.output) else None,
             command=_command(options),
         )
     table.save(options.output)

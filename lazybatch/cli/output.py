@@ -37,6 +37,7 @@ def emit(report: Report, as_json: bool) -> int:
     else:
         for line in report.lines:
             print(line)
+    sys.stdout.flush()  # a reader that has gone is noticed here, not where nobody handles it any more
     return GOOD if report.holds else DOES_NOT_HOLD
 
 

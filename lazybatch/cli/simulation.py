@@ -33,6 +33,8 @@ from lazybatch.words import aligned, counted
 from lazybatch.workload import poisson, recorded
 
 _EXPLAINED_MAX = 1_000_000
+_REQUESTS = 1_000
+"""Of a load that no file bounds."""
 _SAY_TRIPS = "{!r} has the loop {!r}: say how often rows go round it, with --lengths FILE or --trips N"
 
 
@@ -41,13 +43,14 @@ class Options:
     """What ``simulate`` may be told; times in milliseconds as users write them.
 
     Either a table, or a model, whose table is measured first.
+    requests: None: all recorded arrivals, or 1,000 at a rate.
     """
 
     table: Path | None = None
     model: Path | None = None
     policy: str
     rate_rps: float | None
-    requests: int
+    requests: int | None = None
     sla_ms: float | None
     seed: int
     window_ms: float | None = None
@@ -76,7 +79,8 @@ class _First(Observer):
 
 def run(options: Options) -> Report:
     """Simulate and report. Raises `InvalidInput` for whatever is wrong with the options or the files."""
-    whole("--requests", options.requests, 1, QUEUE_CAPACITY_MAX)
+    if options.requests is not None:
+        whole("--requests", options.requests, 1, QUEUE_CAPACITY_MAX)
     whole("--queue-capacity", options.queue_capacity, 1, QUEUE_CAPACITY_MAX)
     if options.max_batch is not None:
         whole("--max-batch", options.max_batch, 1, BATCH_SIZE_MAX)
@@ -152,7 +156,7 @@ def _arrivals(options: Options) -> list[int]:
             raise InvalidInput(f"the trace {str(options.arrivals)!r} holds no arrivals")
         return arrivals_ns[: options.requests]
     assert options.rate_rps is not None
-    return poisson(options.rate_rps, options.requests, options.seed)
+    return poisson(options.rate_rps, options.requests or _REQUESTS, options.seed)
 
 
 def _late(given: str) -> Literal["serve", "drop"]:
@@ -202,6 +206,13 @@ def _lane(
     )
 
 
+def _padded_length(table: LatencyTable) -> int | None:
+    """The length that the table's own times are of, the longest; None where the file does not say."""
+    lengths = table.provenance.get("padded_lengths")
+    longest = lengths[-1] if isinstance(lengths, list) and lengths else None
+    return longest if isinstance(longest, int) else None
+
+
 def _report(options: Options, table: LatencyTable, result: SimulationResult, meter: Meter, offered: int) -> Report:
     stats = meter.of(table.model)
     span_ns = max(1, result.end_ns - result.start_ns)
@@ -243,6 +254,11 @@ def _report(options: Options, table: LatencyTable, result: SimulationResult, met
     ]
     title = f"simulated: {table.model}, policy {options.policy}, {offered_words}, {target}, seed {options.seed}"
     lines = [title, *aligned(pairs)]
+    if table.shorter:
+        values["padded_length"] = longest = _padded_length(table)
+        others = ", ".join(map(str, sorted(table.shorter)))
+        at = "the longest padded length" + ("" if longest is None else f", {longest}")
+        lines.append(f"every row simulated at {at}; the table has {others} as well")
     if options.model is not None:
         lines.append(
             f"measured just now, with made-up rows; `lazybatch profile {options.model} -o TABLE.json` keeps a table"

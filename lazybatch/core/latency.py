@@ -20,6 +20,10 @@ BATCH_SIZE_MAX = 65_536
 """Tables are kept dense, so a size mistyped in a file must not ask for all the memory there is."""
 
 
+_TIME_MAX_NS = 1 << 63
+"""292 years: what is above is a mistake, and sums of such times would leave the range of floats."""
+
+
 def _dense(sizes: Sequence[int], times_ns: Sequence[int], rows_max: int) -> tuple[int, ...]:
     """Times for 0..rows_max rows; entry 0 is 0 so that the index is the number of rows."""
     dense = [0]
@@ -44,7 +48,7 @@ class EngineTime:
     where a loop is the graph's first stage, each time rows begin.
     Simulations reckon with it. Thresholds that did so, too, were no better: rows have to come and go sooner or later.
 
-    Raises `InvalidInput` for what is not a whole number of nanoseconds, at least 0.
+    Raises `InvalidInput` for what is not a whole number of nanoseconds from 0 to 2**63.
     """
 
     open_ns: int = 0
@@ -59,6 +63,8 @@ class EngineTime:
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise InvalidInput(f"engine time: {name} must be a whole number of at least 0, got {value!r}")
+            if value > _TIME_MAX_NS:
+                raise InvalidInput(f"engine time: {name} is above 2**63 nanoseconds")
 
     def before_ns(self, node: int, rows: int) -> int:
         """The engine's time for running node number ``node`` once with so many rows."""
@@ -86,7 +92,8 @@ class LatencyTable:
     engine: what the engine takes besides, as it was measured with the table; None where nothing is known of it, and
     then nothing is added (`dispatched`). All other methods speak of the nodes alone.
 
-    Raises `InvalidInput`, naming the node and the size, for holes, non-positive times or sizes out of order.
+    Raises `InvalidInput`, naming the node and the size, for holes, times that are not positive or absurd (above 2**63),
+    or sizes out of order.
     """
 
     model: str
@@ -122,6 +129,11 @@ class LatencyTable:
                         raise InvalidInput(
                             f"latency table of {self.model!r}: node {name!r} at batch {rows}: "
                             f"{kind} time {time_ns!r} is not a positive whole number of nanoseconds"
+                        )
+                    if time_ns > _TIME_MAX_NS:
+                        raise InvalidInput(
+                            f"latency table of {self.model!r}: node {name!r} at batch {rows}: "
+                            f"{kind} time is above 2**63 nanoseconds"
                         )
         for length, one in self.shorter.items():
             if one.nodes != self.nodes or one.shorter:

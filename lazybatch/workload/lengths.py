@@ -29,7 +29,7 @@ def weighted_lengths(weights: Mapping[int, float], requests: int, seed: int = 0)
     if not any(weight > 0 for weight in weights.values()):
         raise InvalidInput("lengths: at least one length must have a positive weight")
     _count(requests)
-    return random.Random(seed).choices(list(weights), cum_weights=list(accumulate(weights.values())), k=requests)
+    return _stream(seed).choices(list(weights), cum_weights=list(accumulate(weights.values())), k=requests)
 
 
 def lognormal_lengths(
@@ -47,7 +47,7 @@ def lognormal_lengths(
     if longest is not None and longest < 1:
         raise InvalidInput(f"lengths: the longest must be at least 1, got {longest}")
     _count(requests)
-    rng = random.Random(seed)
+    rng = _stream(seed)
     centre = math.log(mean) - sigma * sigma / 2
     drawn = (max(1, round(rng.lognormvariate(centre, sigma))) for _ in range(requests))
     return [length if longest is None else min(length, longest) for length in drawn]
@@ -74,7 +74,12 @@ def resampled(lengths: Sequence[int], requests: int, seed: int = 0) -> list[int]
     if not lengths:
         raise InvalidInput("lengths: nothing to draw from")
     _count(requests)
-    return random.Random(seed).choices(lengths, k=requests)
+    return _stream(seed).choices(lengths, k=requests)
+
+
+def _stream(seed: int) -> random.Random:
+    """One of their own: drawn from that of arrivals with the same seed, long requests would come after long gaps."""
+    return random.Random(f"lengths {seed}")
 
 
 def _count(requests: int) -> None:

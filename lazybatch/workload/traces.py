@@ -6,7 +6,6 @@ Must not know: what the requests are for.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lazybatch.errors import InvalidInput
-from lazybatch.files import read_text
+from lazybatch.files import cells, read_text
 from lazybatch.workload.arrivals import NS_PER_S
 
 Entry = tuple[str, Any]
@@ -105,10 +104,10 @@ def _lines(path: Path) -> list[Entry]:
 def _csv_records(header: list[str], lines: list[Entry]) -> list[tuple[str, Mapping[str, Any]]]:
     records: list[tuple[str, Mapping[str, Any]]] = []
     for where, line in lines:
-        cells = next(csv.reader([line]))
-        if len(cells) != len(header):
-            raise InvalidInput(f"{where}: {len(cells)} cells for the {len(header)} columns {', '.join(header)}")
-        record = {name: cell.strip() for name, cell in zip(header, cells, strict=True) if name in COLUMNS}
+        row = cells(where, line)
+        if len(row) != len(header):
+            raise InvalidInput(f"{where}: {len(row)} cells for the {len(header)} columns {', '.join(header)}")
+        record = {name: cell for name, cell in zip(header, row, strict=True) if name in COLUMNS}
         records.append((where, {name: cell for name, cell in record.items() if cell or name == "arrival_s"}))
     return records
 

@@ -102,6 +102,8 @@ def test_an_engine_time_is_whole_nanoseconds(wrong: Any) -> None:
     """What is none names the field and the value; nothing given is nothing taken."""
     with pytest.raises(InvalidInput, match=f"engine time: continue_ns must be a whole number .* got {wrong!r}"):
         EngineTime(1, 1, wrong, 1)
+    with pytest.raises(InvalidInput, match="engine time: move_ns is above 2\\*\\*63 nanoseconds"):
+        EngineTime(move_ns=10**320)
     assert EngineTime().before_ns(0, 9) == EngineTime().before_ns(1, 9) == 0
 
 
@@ -132,6 +134,7 @@ def test_uniform_is_fixed_plus_per_row_over_equal_nodes() -> None:
         ({"median_ns": ((1, 2),)}, "1 median rows for 2 nodes"),
         ({"high_ns": ((1, 2),) * 3}, "3 high rows for 2 nodes"),
         ({"median_ns": ((1, 2), (1,))}, "node 'b' has 1 median times for 2 batch sizes"),
+        ({"median_ns": ((1, 2), (1, 10**320))}, "node 'b' at batch 4: median time is above 2\\*\\*63"),
         ({"median_ns": ((1, 2), (1, 0))}, "node 'b' at batch 4: median time 0 is not a positive"),
         ({"high_ns": ((1, 2.5), (1, 2))}, "node 'a' at batch 4: high time 2.5 is not a positive whole"),
     ],

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from statistics import correlation
 
 import pytest
 
 from lazybatch.errors import InvalidInput
-from lazybatch.workload import lognormal_lengths, recorded_lengths, resampled, weighted_lengths
+from lazybatch.workload import lognormal_lengths, poisson, recorded_lengths, resampled, weighted_lengths
 
 MIX = {5: 0.2, 15: 0.45, 25: 0.25, 35: 0.1}
 
@@ -37,6 +40,21 @@ def test_files_and_resampling(tmp_path: Path) -> None:
     assert recorded_lengths(path) == [3, 7]
     assert set(resampled([3, 7], 100, seed=1)) == {3, 7}
     assert resampled([3, 7], 100, seed=1) == resampled([3, 7], 100, seed=1)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda seed: resampled(range(1, 101), 4_000, seed),
+        lambda seed: weighted_lengths(dict.fromkeys(range(1, 101), 1.0), 4_000, seed),
+        lambda seed: lognormal_lengths(20.0, 4_000, seed),
+    ],
+)
+def test_lengths_are_independent_of_arrivals_of_the_same_seed(draw: Callable[[int], list[int]]) -> None:
+    """One seed for both makes no row longer for having come later."""
+    for seed in range(3):
+        gaps_ns = [later - earlier for earlier, later in pairwise([0, *poisson(100.0, 4_000, seed)])]
+        assert abs(correlation(gaps_ns, draw(seed))) < 0.08
 
 
 def test_bad_lengths(tmp_path: Path) -> None:

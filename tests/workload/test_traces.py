@@ -46,6 +46,7 @@ def test_times_alone(tmp_path: Path) -> None:
         ("a.csv", "arrival_s,length\n1\n", "line 2: 1 cells for the 2 columns"),
         ("a.csv", "arrival_s,length\n,3\n", "line 2: '' is not a time"),
         ("a.csv", "arrival_s\nnan\n", "line 2"),
+        ("a.csv", "arrival_s\n" + "1" * 200_000, "line 2: field larger than field limit"),
         ("a.json", "[1, 0.5]", "entry 2: out of order"),
         ("a.json", '[{"length": 5}]', "entry 1: no arrival_s"),
         ("a.json", '[{"arrival_s": 1, "length": true}]', "entry 1: a length"),
