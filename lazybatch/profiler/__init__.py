@@ -82,7 +82,8 @@ def profile(
     command: what to record as the command that made the table.
 
     Raises `InvalidInput` for options out of range, inputs the model does not take, or a damaged ``resume`` file,
-    `TableMismatch` when that file is of another model, machine or input, `ExecutionError` when a node fails.
+    `TableMismatch` when that file is of another model, machine, input or number of threads, `ExecutionError` when a
+    node fails.
     """
     if getattr(model, "padded_lengths", ()):
         return profile_lengths(
@@ -101,7 +102,7 @@ def profile(
     sizes = sizes if model.joinable else (1,)
     rows = _rows(model, inputs, sizes[-1])
     rounds = rounds_of(model.graph, rows, iterations)
-    state = State(model, sizes, rows, Path(resume) if resume is not None else None, rounds)
+    state = State(model, sizes, rows, Path(resume) if resume is not None else None, rounds, inputs)
     executor = model.executor(max_batch_size=sizes[-1])
     budget_ns = round(budget_s * 1e9)
     engine_ns = round(min(ENGINE_SHARE * budget_s, ENGINE_MOST_S) * 1e9)
