@@ -137,7 +137,7 @@ class TraceWriter(Observer):
         for request_id in task.opened:
             request = self._waiting.pop(request_id, None)
             if request is not None:
-                self._span("e", "queued", process.pid, request_id, now_ns)
+                self._span("e", "queued", self._process(request.model).pid, request_id, now_ns)  # maybe a rider's
                 self._running[request_id] = (request, task.sub_batch)
 
     def preempted(self, now_ns: int, task: Task) -> None:
@@ -227,7 +227,7 @@ class TraceWriter(Observer):
             sub_batch = self._open.get(sub_batch_id)
             if sub_batch is not None:
                 arguments = {"request": request.id, "outcome": outcome.value}
-                self._event("i", "exit", pid, sub_batch.track, now_ns, arguments, ',"s":"t"')
+                self._event("i", "exit", sub_batch.process.pid, sub_batch.track, now_ns, arguments, ',"s":"t"')
                 sub_batch.requests.discard(request.id)
                 if not sub_batch.requests:
                     self._close_bar(now_ns, sub_batch_id)

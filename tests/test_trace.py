@@ -225,6 +225,27 @@ def test_bounded(tmp_path: Path) -> None:
     assert writer.events_left_out > 150
 
 
+def test_a_rider_waits_in_its_own_lane_and_ends_in_that_of_its_batch(tmp_path: Path) -> None:
+    """A row taken along in another model's batch: its spans, and the end of its waiting, lie where it came; the mark
+    where it left lies on the track of the batch."""
+    path = tmp_path / "trace.json"
+    own, rider = Request(1, "wide", 0), Request(2, "narrow", 0)
+    with TraceWriter(path) as writer:
+        for request in (rider, own):
+            writer.arrived(0, request)
+        both = task(1, 0, opened=(1, 2), rows=2, model="wide")
+        writer.opened(10, both)
+        writer.dispatched(10, 20, both)
+        for request in (own, rider):
+            writer.exited(20, request, Outcome.COMPLETED, 10)
+    found = events(path)
+    pids = {e["args"]["name"]: e["pid"] for e in found if e["name"] == "process_name"}
+    spans = [e for e in found if e["ph"] in "be"]
+    assert {(e["id"], e["pid"]) for e in spans} == {("1", pids["wide"]), ("2", pids["narrow"])}
+    (track,) = {(e["pid"], e["tid"]) for e in found if e["ph"] in "BE"}
+    assert {(e["pid"], e["tid"]) for e in found if e["name"] == "exit"} == {track}
+
+
 def test_unknown_sub_batches_are_ignored(tmp_path: Path) -> None:
     """A writer attached in the middle of a run draws only what it saw begin."""
     path = tmp_path / "trace.json"
