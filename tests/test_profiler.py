@@ -45,6 +45,7 @@ class SpyModel(SimulatedModel):
         self.slower = 1
         self.fails_at: tuple[int, int] | None = None
         self.failure: BaseException = RuntimeError("out of memory")
+        self.accelerator: str | None = None
         self.row_failure: Exception | None = None
 
     def _advance(self, by_ns: int) -> None:
@@ -342,6 +343,17 @@ class TestResume:
         other.threads = 4
         with pytest.raises(TableMismatch, match=r"of another number of threads: threads None there, 4 here"):
             run(other, resume=path)
+
+    def test_another_device_is_refused(self, tmp_path: Path) -> None:
+        """What was measured on the CPU is not gone on with on an accelerator; a table says what it was measured on."""
+        path = tmp_path / "partial.json"
+        self.interrupted(path)
+        other = SpyModel(Clock())
+        other.accelerator = "abacus"
+        with pytest.raises(TableMismatch, match="another machine: accelerator None there, 'abacus' here"):
+            run(other, resume=path)
+        assert run(other).provenance["machine"]["accelerator"] == "abacus"
+        assert "accelerator" not in run(SpyModel(Clock())).provenance["machine"]
 
     def test_other_inputs_of_the_same_shape_are_refused(self, tmp_path: Path) -> None:
         """What rows hold may decide how long they take: made-up rows are not given ones, nor are those all alike. Equal

@@ -29,7 +29,7 @@ from lazybatch.profiler.padded import Padded, profile_lengths
 from lazybatch.profiler.passes import Runner, rounds_of
 from lazybatch.profiler.state import State
 from lazybatch.profiler.turns import SAMPLES_MIN, WARM_UP_PASSES, next_size
-from lazybatch.profiles import LatencyTable, machine, versions
+from lazybatch.profiles import LatencyTable, accelerator_of, machine, versions
 from lazybatch.program import Stage
 from lazybatch.table_loops import KEY, TableLoop, described
 
@@ -197,7 +197,7 @@ def _table(model: Model, state: State, rounds: Sequence[int], command: str | Non
     cells = [[sorted(samples[node]) for samples in state.samples_ns.values()] for node in range(len(state.nodes))]
     provenance: dict[str, object] = {
         "fingerprint": model.fingerprint,
-        "machine": machine(),
+        "machine": machine(accelerator_of(model)),
         "threads": getattr(model, "threads", None),
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

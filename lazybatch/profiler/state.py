@@ -13,7 +13,7 @@ from typing import Any
 
 from lazybatch.errors import InvalidInput, TableMismatch
 from lazybatch.executors.base import Model, Row
-from lazybatch.profiles import machine, machine_difference, read_json, write_json
+from lazybatch.profiles import accelerator_of, machine, machine_difference, read_json, write_json
 
 _FORMAT, _VERSION = "lazybatch-profile-partial", 1
 _OTHER = {"threads": "another number of threads", "inputs": "other inputs"}
@@ -35,6 +35,7 @@ class State:
         inputs: Sequence[Any] | None = None,
     ) -> None:
         self.path = path
+        self.accelerator = accelerator_of(model)
         self.nodes = tuple(node.name for node in model.graph.nodes)
         self.identity: dict[str, object] = {
             "model": model.name,
@@ -70,7 +71,7 @@ class State:
             "format": _FORMAT,
             "version": _VERSION,
             "identity": self.identity,
-            "machine": machine(),
+            "machine": machine(self.accelerator),
             "spent_ns": {str(size): spent for size, spent in self.spent_ns.items()},
             "samples_ns": {str(size): samples for size, samples in self.samples_ns.items()},
         }
@@ -93,7 +94,7 @@ class State:
                     f"partial profile {str(path)!r} is of {_OTHER.get(key, 'another model')}: {key} "
                     f"{identity.get(key)!r} there, {ours!r} here; remove the file to start anew"
                 )
-        difference = machine_difference(measured_on)
+        difference = machine_difference(measured_on, self.accelerator)
         if difference is not None:
             raise TableMismatch(
                 f"partial profile {str(path)!r} is of another machine: {difference}; remove the file to start anew"
