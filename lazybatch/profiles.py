@@ -38,7 +38,7 @@ from lazybatch.errors import InvalidInput, TableMismatch
 
 FORMAT = "lazybatch-latency-table"
 FORMAT_VERSION = 1
-_COMPARED = ("cpu", "cores", "arch", "system", "accelerator")
+_COMPARED = ("cpu", "cores", "arch", "system")
 
 
 class LatencyTable(latency.LatencyTable):
@@ -213,15 +213,23 @@ def _integers(document: Mapping[str, Any], key: str) -> tuple[int, ...]:
     return tuple(values)
 
 
-def machine() -> dict[str, object]:
-    """This machine as far as it decides how long a node takes: cpu model, usable cores, architecture, system."""
-    return {
+def machine(accelerator: str | None = None) -> dict[str, object]:
+    """This machine as far as it decides how long a node takes: cpu model, usable cores, architecture, system; and the
+    accelerator, where nodes run on one (`accelerator_of` a model)."""
+    found: dict[str, object] = {
         "cpu": _cpu_model(),
         "cores": usable_cores(),
         "arch": platform.machine(),
         "system": platform.system(),
         "release": platform.release(),
     }
+    return found if accelerator is None else found | {"accelerator": accelerator}
+
+
+def accelerator_of(model: object) -> str | None:
+    """What the model's nodes run on, where it says so and that is not the CPU; else None."""
+    found: str | None = getattr(model, "accelerator", None)
+    return found
 
 
 def usable_cores() -> int:
@@ -294,7 +302,8 @@ def check_table(table: latency.LatencyTable, model: Identified, allow_foreign: b
             f"{ours}; profile again, or allow a foreign table"
         )
     measured_on = table.provenance.get("machine")
-    difference = machine_difference(measured_on) if isinstance(measured_on, Mapping) else None
+    accelerator = accelerator_of(model)
+    difference = machine_difference(measured_on, accelerator) if isinstance(measured_on, Mapping) else None
     if difference is not None:
         raise TableMismatch(
             f"the latency table of model {table.model!r} was measured on another machine: {difference}; "
@@ -302,9 +311,14 @@ def check_table(table: latency.LatencyTable, model: Identified, allow_foreign: b
         )
 
 
-def machine_difference(measured_on: Mapping[str, object]) -> str | None:
-    """How the described machine differs from this one where it matters for times; None where it does not."""
+def machine_difference(measured_on: Mapping[str, object], accelerator: str | None = None) -> str | None:
+    """How the described machine differs from this one where it matters for times; None where it does not.
+
+    accelerator: what nodes run on here. A description without one is of nodes that ran on the CPU.
+    """
     here = machine()
+    if measured_on.get("accelerator") != accelerator:
+        return f"accelerator {measured_on.get('accelerator')!r} there, {accelerator!r} here"
     for key in _COMPARED:
         if key in measured_on and measured_on[key] != here.get(key):
             return f"{key} {measured_on[key]!r} there, {here.get(key)!r} here"

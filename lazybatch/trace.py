@@ -14,7 +14,9 @@ asynchronous span from its caller's submit to its outcome, with the time in the 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,6 +26,8 @@ from lazybatch.core.request import Request
 from lazybatch.core.task import Completion, Merge, Task
 from lazybatch.errors import InvalidInput
 from lazybatch.metrics import Observer, Outcome
+
+_log = logging.getLogger("lazybatch.trace")
 
 _QUEUE_TRACK = 0
 _FLUSH_EVENTS = 256
@@ -57,10 +61,11 @@ class TraceWriter(Observer):
     """Writes what it observes to ``path``; use it as a context manager or call `close`.
 
     graphs: for the names of nodes. max_events: the file is bounded; beyond that many events the open bars are ended,
-    the rest of the run is left out, and ``events_left_out`` counts it.
+    the rest of the run is left out, ``events_left_out`` counts it, and at the end the log says so.
 
     The file is valid JSON after every flush (each 256 events), so also after the process was killed: the closing
-    bracket is rewritten each time. Raises `InvalidInput` if the file cannot be written.
+    bracket is rewritten each time. Raises `InvalidInput` if the file cannot be written; where that turns out in the
+    middle of a run, the file ends with what was written before, the run goes on, and `close` raises it.
     """
 
     def __init__(self, path: str | Path, graphs: Iterable[NodeGraph] = (), *, max_events: int = 500_000) -> None:
@@ -77,12 +82,23 @@ class TraceWriter(Observer):
         self._ended = False
         self.events = 0
         self.events_left_out = 0
+        self._path = Path(path)
+        self._error: OSError | None = None
+        if self._path.is_fifo():  # to open one waits for a reader
+            raise InvalidInput(
+                f"cannot write the trace {str(path)!r}: a pipe cannot be rewritten at its end, a file can"
+            )
         try:
-            self._file = Path(path).open("wb")  # noqa: SIM115 - lives as long as the writer
+            # Unbuffered: what could not be written is not tried again behind our back.
+            self._file = self._path.open("wb", buffering=0)
         except OSError as error:
-            raise InvalidInput(f"cannot write the trace {str(path)!r}: {error.strerror or error}") from error
-        self._file.write(_HEAD + _TAIL)
-        self._file.flush()
+            raise self._unwritable(error) from error
+        try:
+            self._file.seek(0)
+            self._write(_HEAD + _TAIL)
+        except OSError as error:
+            self._file.close()
+            raise self._unwritable(error) from error
         self._end = len(_HEAD)
 
     def __enter__(self) -> Self:
@@ -91,7 +107,11 @@ class TraceWriter(Observer):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:  # that is what the caller must hear of
+            with suppress(InvalidInput):
+                self.close()
 
     def arrived(self, now_ns: int, request: Request) -> None:
         """Mark the arrival and start the request's span, at the time its caller submitted it."""
@@ -117,7 +137,7 @@ class TraceWriter(Observer):
         for request_id in task.opened:
             request = self._waiting.pop(request_id, None)
             if request is not None:
-                self._span("e", "queued", process.pid, request_id, now_ns)
+                self._span("e", "queued", self._process(request.model).pid, request_id, now_ns)  # maybe a rider's
                 self._running[request_id] = (request, task.sub_batch)
 
     def preempted(self, now_ns: int, task: Task) -> None:
@@ -207,7 +227,7 @@ class TraceWriter(Observer):
             sub_batch = self._open.get(sub_batch_id)
             if sub_batch is not None:
                 arguments = {"request": request.id, "outcome": outcome.value}
-                self._event("i", "exit", pid, sub_batch.track, now_ns, arguments, ',"s":"t"')
+                self._event("i", "exit", sub_batch.process.pid, sub_batch.track, now_ns, arguments, ',"s":"t"')
                 sub_batch.requests.discard(request.id)
                 if not sub_batch.requests:
                     self._close_bar(now_ns, sub_batch_id)
@@ -219,14 +239,28 @@ class TraceWriter(Observer):
         self._span("e", f"request {request.id}", pid, request.id, now_ns, arguments)
 
     def close(self) -> None:
-        """End what is still open (marked as such), write the rest and close the file; idempotent."""
+        """End what is still open (marked as such), write the rest and close the file; idempotent.
+
+        Raises `InvalidInput` where not all of the run could be written.
+        """
         if self._file.closed:
             return
-        self._finish()
         try:
+            self._finish()
             self._flush()
+        except OSError:
+            pass  # kept, as any earlier one
         finally:
             self._file.close()
+        if self._error is not None:
+            raise self._unwritable(self._error) from self._error
+        if self.events_left_out:
+            _log.warning(
+                "the trace %r ends %.3f s into the clock, with %d events: it is full, what came later is left out",
+                str(self._path),
+                self._last_ns / 1e9,
+                self.events,
+            )
 
     def _skip(self, now_ns: int) -> bool:
         """Whether the file is full; the first call that finds it so ends everything that is open."""
@@ -325,12 +359,25 @@ class TraceWriter(Observer):
         self._pending.clear()
         try:
             self._file.seek(self._end)
-            self._file.write(block + _TAIL)
-            self._file.flush()
-        except OSError:
+            self._write(block + _TAIL)
+        except OSError as error:
             self._ended = True  # one error, not one per event: the driver goes on without a trace
+            self._error = error
+            with suppress(OSError):  # the room for it is that of the end that was there before
+                self._file.truncate(self._end)
+                self._file.seek(self._end)
+                self._write(_TAIL)
             raise
         self._end += len(block)
+
+    def _write(self, data: bytes) -> None:
+        """All of it: a disk that fills up takes a part first, and fails at the next."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+
+    def _unwritable(self, error: OSError) -> InvalidInput:
+        return InvalidInput(f"cannot write the trace {str(self._path)!r}: {error.strerror or error}")
 
 
 def _compared(task: Task) -> dict[str, object]:

@@ -164,3 +164,21 @@ def test_rows_of_our_own_are_measured_where_there_are_some(model: Any) -> None:
     """Rows of one length only: the other lengths are measured with made-up ones."""
     made = lb.profile(model, (1,), budget_s=0.1, repeats=3, inputs=[text(3), text(4)])
     assert set(made.shorter) == {4, 8}
+
+
+def test_a_target_for_all_but_the_longest_rows(model: Any, plain: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A target is refused where not even the shortest rows can meet it, and of lengths that cannot, the log tells."""
+    base, nodes = replace(table(model), shorter={}), len(model.graph)
+    at = {length: replace(base, median_ns=((ms * 1_000_000,) * 2,) * nodes) for length, ms in ((4, 10), (8, 50))}
+    tables = replace(base, median_ns=((10**9,) * 2,) * nodes, high_ns=((10**9,) * 2,) * nodes, shorter=at)
+    options: dict[str, Any] = {"table": tables, "policy": "serial", "late": "drop"}
+    refused = rf"model 'masked': sla=0.009 s cannot be met: one row alone takes {nodes / 100:.6f} s"
+    with pytest.raises(lb.InvalidInput, match=refused):
+        lb.LazyBatcher(model, sla=0.009, **options)
+    sla = nodes * 0.06
+    with lb.LazyBatcher(model, sla=sla, **options) as batcher:
+        same(batcher.predict(text(3)), alone(plain, text(3)))
+    warned = [record.getMessage() for record in caplog.records if "is below what a row" in record.getMessage()]
+    assert warned == [
+        f"model 'masked': sla={sla:g} s is below what a row of this length takes alone, {nodes:.6f} s (padded to 16)"
+    ]

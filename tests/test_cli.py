@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lazybatch.cli import main
+from lazybatch.cli import main, simulation
 from lazybatch.policies import names
 from lazybatch.profiles import LatencyTable
+from lazybatch.trace import TraceWriter
 from tests.commands import refused, run_json
 
 MS = 1_000_000
@@ -136,6 +138,20 @@ class TestSimulate:
         assert sum(event["ph"] == "X" for event in events) == got["dispatches"]
         assert sum(event["name"] == "preempted" for event in events) == got["preemptions"] > 0
         assert sum(event["name"] == "merged" for event in events) == got["merges"]
+        assert got["trace_events_left_out"] == 0
+
+    def test_a_trace_that_holds_not_all_of_the_run(
+        self, capsys: pytest.CaptureFixture[str], table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A trace that is cut off is counted in the output; one that cannot be written is an error, not a success."""
+        load = ("simulate", "--table", table, "--rate", 150, "--requests", 100, "--trace")
+        monkeypatch.setattr(simulation, "TraceWriter", partial(TraceWriter, max_events=40))
+        _, got = run_json(capsys, *load, tmp_path / "trace.json")
+        assert got["trace_events_left_out"] > 100
+        os.mkfifo(tmp_path / "pipe")
+        for place in (tmp_path / "pipe", "/dev/full"):
+            assert main([*map(str, load), str(place)]) == 2
+            assert f"error: cannot write the trace '{place}'" in capsys.readouterr().err
 
     def test_for_people(self, capsys: pytest.CaptureFixture[str], table: Path) -> None:
         """Without --json a few lines of text say the same, and that it was simulated."""

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lazybatch.core.latency import LatencyTable
@@ -44,6 +45,7 @@ class SpyModel(SimulatedModel):
         self.slower = 1
         self.fails_at: tuple[int, int] | None = None
         self.failure: BaseException = RuntimeError("out of memory")
+        self.accelerator: str | None = None
         self.row_failure: Exception | None = None
 
     def _advance(self, by_ns: int) -> None:
@@ -255,10 +257,14 @@ def test_rows_of_several_shapes_and_models_without_samples() -> None:
         profile(model, (1, 2), clock_ns=clock)
 
 
+class Whatever:
+    """A value of a row that says nothing of itself."""
+
+
 class TestResume:
     """A profile that was interrupted goes on where it stopped."""
 
-    def interrupted(self, path: Path, after: int = 6) -> SpyModel:
+    def interrupted(self, path: Path, after: int = 6, **options: Any) -> SpyModel:
         """A model whose profile was interrupted after some passes."""
         model = SpyModel(Clock())
 
@@ -267,7 +273,7 @@ class TestResume:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            run(model, resume=path, progress=interrupt)
+            run(model, resume=path, progress=interrupt, **options)
         assert model.shut_down == 1
         return model
 
@@ -328,6 +334,42 @@ class TestResume:
         with pytest.raises(TableMismatch, match="another machine: cores 1000 there"):
             run(SpyModel(Clock()), resume=path)
         assert json.loads(path.read_text()) == document
+
+    def test_another_number_of_threads_is_refused(self, tmp_path: Path) -> None:
+        """Samples of one thread and of four would make a table of neither."""
+        path = tmp_path / "partial.json"
+        self.interrupted(path)
+        other = SpyModel(Clock())
+        other.threads = 4
+        with pytest.raises(TableMismatch, match=r"of another number of threads: threads None there, 4 here"):
+            run(other, resume=path)
+
+    def test_another_device_is_refused(self, tmp_path: Path) -> None:
+        """What was measured on the CPU is not gone on with on an accelerator; a table says what it was measured on."""
+        path = tmp_path / "partial.json"
+        self.interrupted(path)
+        other = SpyModel(Clock())
+        other.accelerator = "abacus"
+        with pytest.raises(TableMismatch, match="another machine: accelerator None there, 'abacus' here"):
+            run(other, resume=path)
+        assert run(other).provenance["machine"]["accelerator"] == "abacus"
+        assert "accelerator" not in run(SpyModel(Clock())).provenance["machine"]
+
+    def test_other_inputs_of_the_same_shape_are_refused(self, tmp_path: Path) -> None:
+        """What rows hold may decide how long they take: made-up rows are not given ones, nor are those all alike. Equal
+        ones are, though they are other objects."""
+        path = tmp_path / "partial.json"
+        self.interrupted(path)
+        zeros, last = np.zeros(2_000), np.zeros(2_000)
+        last[1_000] = 1
+        with pytest.raises(TableMismatch, match=r"of other inputs: inputs 'made up' there, 'given, [0-9a-f]{16}' here"):
+            run(SpyModel(Clock()), resume=path, inputs=[{"x": zeros}])
+        path.unlink()
+        self.interrupted(path, inputs=[{"x": zeros, "y": (1, Whatever())}])
+        with pytest.raises(TableMismatch, match=r"of other inputs: inputs 'given, [0-9a-f]{16}' there, 'given"):
+            run(SpyModel(Clock()), resume=path, inputs=[{"x": last, "y": (1, Whatever())}])
+        run(SpyModel(Clock()), resume=path, inputs=[{"y": (1, Whatever()), "x": zeros.copy()}])
+        assert not path.exists()
 
     @pytest.mark.parametrize(
         "change",

@@ -31,6 +31,7 @@ class FakeModel:
     nodes: tuple[str, ...] = ("a", "b")
     fingerprint: str = "f" * 64
     threads: int | None = None
+    accelerator: str | None = None
 
     @property
     def graph(self) -> NodeGraph:
@@ -213,6 +214,20 @@ def test_other_machine_is_refused_unless_allowed() -> None:
             with pytest.raises(TableMismatch, match=f"{key} {value!r} there, {here[key]!r} here"):
                 check_table(table, FakeModel())
         check_table(table, FakeModel(), allow_foreign=foreign)
+
+
+def test_a_table_of_another_device_is_refused_unless_allowed() -> None:
+    """Of the CPU for a model on an accelerator, the other way round, and of another accelerator."""
+    sides = (None, "CUDAExecutionProvider", "abacus")
+    for there in sides:
+        times = ((1,), ((1,), (1,)), ((1,), (1,)))
+        table = LatencyTable("m", ("a", "b"), *times, {"machine": machine(there)})
+        assert ("accelerator" in machine(there)) is (there is not None)
+        for here in sides:
+            if there != here:
+                with pytest.raises(TableMismatch, match=f"another machine: accelerator {there!r} there, {here!r} here"):
+                    check_table(table, FakeModel(accelerator=here))
+            check_table(table, FakeModel(accelerator=here), allow_foreign=there != here)
 
 
 def test_another_number_of_threads_is_refused_unless_allowed() -> None:

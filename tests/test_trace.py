@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +225,27 @@ def test_bounded(tmp_path: Path) -> None:
     assert writer.events_left_out > 150
 
 
+def test_a_rider_waits_in_its_own_lane_and_ends_in_that_of_its_batch(tmp_path: Path) -> None:
+    """A row taken along in another model's batch: its spans, and the end of its waiting, lie where it came; the mark
+    where it left lies on the track of the batch."""
+    path = tmp_path / "trace.json"
+    own, rider = Request(1, "wide", 0), Request(2, "narrow", 0)
+    with TraceWriter(path) as writer:
+        for request in (rider, own):
+            writer.arrived(0, request)
+        both = task(1, 0, opened=(1, 2), rows=2, model="wide")
+        writer.opened(10, both)
+        writer.dispatched(10, 20, both)
+        for request in (own, rider):
+            writer.exited(20, request, Outcome.COMPLETED, 10)
+    found = events(path)
+    pids = {e["args"]["name"]: e["pid"] for e in found if e["name"] == "process_name"}
+    spans = [e for e in found if e["ph"] in "be"]
+    assert {(e["id"], e["pid"]) for e in spans} == {("1", pids["wide"]), ("2", pids["narrow"])}
+    (track,) = {(e["pid"], e["tid"]) for e in found if e["ph"] in "BE"}
+    assert {(e["pid"], e["tid"]) for e in found if e["name"] == "exit"} == {track}
+
+
 def test_unknown_sub_batches_are_ignored(tmp_path: Path) -> None:
     """A writer attached in the middle of a run draws only what it saw begin."""
     path = tmp_path / "trace.json"
@@ -344,23 +369,77 @@ def test_bad_arguments(tmp_path: Path) -> None:
         TraceWriter(tmp_path / "trace.json", max_events=0)
 
 
-def test_disk_full_is_reported_once(tmp_path: Path) -> None:
-    """When writing fails the run goes on: one counted error, then silence."""
-    writer = TraceWriter(tmp_path / "trace.json")
+def arrivals(observers: Observers, count: int) -> None:
+    """So many requests arrive, one per nanosecond."""
+    for number in range(count):
+        observers.arrived(number, Request(number, "m", number))
 
-    class Full:
-        closed = False
 
-        def seek(self, _offset: int) -> None:
-            raise OSError("no space left on device")
+@contextmanager
+def files_of(most_bytes: int) -> Iterator[None]:
+    """No file of this process may grow beyond that: writing fails as on a full disk, after a part of the block."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-        def close(self) -> None:
-            self.closed = True
 
-    writer._file.close()
-    writer._file = Full()  # type: ignore[assignment]
+def test_a_disk_that_fills_up_is_reported_once_and_at_the_end(tmp_path: Path) -> None:
+    """When writing fails the run goes on: one counted error, then silence; the file ends with what came before, and
+    closing says why."""
+    path = tmp_path / "trace.json"
+    writer = TraceWriter(path)
     watching = Observers([writer])
-    for number in range(1_000):
-        watching.arrived(number, Request(number, "m", number))
-    assert watching.errors == 1
+    with files_of(100_000):
+        arrivals(watching, 2_000)
+        assert watching.errors == 1
+        assert 256 <= len(events(path)) < 1_500
+        with pytest.raises(InvalidInput, match=r"cannot write the trace '.*trace\.json': File too large"):
+            writer.close()
     writer.close()
+    assert len(events(path)) % 256 == 0
+
+
+def test_a_failure_when_closing_hides_none_of_the_run(tmp_path: Path) -> None:
+    """As a context manager: the last block fails too, unless the run has failed already: that error is the one."""
+    with files_of(100), pytest.raises(InvalidInput, match="File too large"), TraceWriter(tmp_path / "a") as writer:
+        arrivals(Observers([writer]), 10)
+
+    def run_that_fails() -> None:
+        with TraceWriter(tmp_path / "b") as writer:
+            arrivals(Observers([writer]), 10)
+            raise KeyError("of the run")
+
+    with files_of(100), pytest.raises(KeyError, match="of the run"):
+        run_that_fails()
+    assert events(tmp_path / "a") == events(tmp_path / "b") == []
+
+
+def test_places_that_hold_no_trace_are_refused_at_once(tmp_path: Path) -> None:
+    """A pipe, by its path or as an open one: its end cannot be rewritten. A device that is full."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidInput, match="a pipe cannot be rewritten at its end, a file can"):
+        TraceWriter(tmp_path / "pipe")
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(InvalidInput, match="a pipe cannot be rewritten"):
+            TraceWriter(f"/dev/fd/{writing}")
+    finally:
+        os.close(reading)
+        os.close(writing)
+    with pytest.raises(InvalidInput, match="cannot write the trace '/dev/full': No space left on device"):
+        TraceWriter("/dev/full")
+
+
+def test_a_trace_that_is_cut_off_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What a full file leaves out is told in the log when it is closed; one that holds all says nothing."""
+    with TraceWriter(tmp_path / "whole.json") as writer:
+        arrivals(Observers([writer]), 10)
+    assert not caplog.records
+    with TraceWriter(tmp_path / "cut.json", max_events=40) as writer:
+        arrivals(Observers([writer]), 100)
+    (record,) = caplog.records
+    assert "cut.json" in record.getMessage()
+    assert "what came later is left out" in record.getMessage()

@@ -157,28 +157,39 @@ def _measure(name: str, model: Model, options: ModelOptions, predicts: bool) -> 
     return profiler.profile(model, tuple(sizes), budget_s=QUICK_PROFILE_S, repeats=_QUICK_REPEATS)
 
 
-def _check_sla(lane: LaneSpec, sla: float, max_delay: float) -> None:
-    """Refuse a target that no row can meet, not even the shortest that was seen; warn of one that most rows miss."""
-    shortest, typical = lane.unrolled("shortest"), lane.unrolled("mean")
-    if shortest is None or typical is None:
+def _check_sla(one: Served, lanes: Sequence[LaneSpec], sla: float, max_delay: float) -> None:
+    """Refuse a target that no row can meet, not even the shortest that was seen or the shortest padded one; warn of one
+    that most rows miss, or all of a padded length. lanes: those of this one model."""
+    rows = lanes[0].allowed_sizes[0] if lanes[0].allowed_sizes else 1
+    fastest = [table for lane in lanes if (table := lane.unrolled("shortest")) is not None]
+    if not fastest:
         return
-    model, rows = lane.graph.model, lane.allowed_sizes[0] if lane.allowed_sizes else 1
-    alone_ns = shortest.whole_ns(rows)
+    alone_ns = min(table.whole_ns(rows) for table in fastest)
     if to_ns(sla) < alone_ns:
-        raise InvalidInput(f"model {model!r}: sla={sla} s cannot be met: one row alone takes {alone_ns / 1e9:.6f} s")
-    if lane.late == "drop" and to_ns(sla) < to_ns(max_delay) + alone_ns:
+        raise InvalidInput(f"model {one.name!r}: sla={sla} s cannot be met: one row alone takes {alone_ns / 1e9:.6f} s")
+    if one.options.late == "drop" and to_ns(sla) < to_ns(max_delay) + alone_ns:
         raise InvalidInput(
-            f"model {model!r}: with late='drop', a row that waits for max_delay={max_delay} s is dropped: it takes "
+            f"model {one.name!r}: with late='drop', a row that waits for max_delay={max_delay} s is dropped: it takes "
             f"{alone_ns / 1e9:.6f} s alone and sla={sla} s"
         )
-    if any(lane.lengths) and to_ns(sla) < typical.whole_ns(rows):
-        _log.warning(
-            "model %r: sla=%g s is below what a row of mean length takes alone, %.6f s (%s)",
-            model,
-            sla,
-            typical.whole_ns(rows) / 1e9,
-            ", ".join(f"{lane.trips(k).mean} times {loop.name}" for k, loop in enumerate(lane.graph.loops)),
-        )
+    for lane in lanes:
+        typical = lane.unrolled("mean")
+        if typical is None or to_ns(sla) >= typical.whole_ns(rows):
+            continue
+        words = [
+            f"{lane.trips(k).mean} times {loop.name}" for k, loop in enumerate(lane.graph.loops) if any(lane.lengths)
+        ]
+        if lane.length is not None:
+            words.append(f"padded to {lane.length}")
+        if words:
+            _log.warning(
+                "model %r: sla=%g s is below what a row of %s takes alone, %.6f s (%s)",
+                one.name,
+                sla,
+                "mean length" if lane.length is None else "this length",
+                typical.whole_ns(rows) / 1e9,
+                ", ".join(words),
+            )
 
 
 def make_policy(options: BatcherOptions, lanes: Sequence[LaneSpec]) -> Policy:
@@ -234,10 +245,11 @@ def to_lanes(
         )
         for one in served
     ]
-    for one, lane in zip(served, lanes, strict=True):
+    by_model = [_by_length(one, lane) for one, lane in zip(served, lanes, strict=True)]
+    for one, own in zip(served, by_model, strict=True):
         if one.options.sla is not None:
-            _check_sla(lane, one.options.sla, options.max_delay)
-    return [made for one, lane in zip(served, lanes, strict=True) for made in _by_length(one, lane)]
+            _check_sla(one, own, one.options.sla, options.max_delay)
+    return [lane for own in by_model for lane in own]
 
 
 def _by_length(one: Served, lane: LaneSpec) -> list[LaneSpec]:

@@ -99,12 +99,16 @@ def run(options: Options) -> Report:
     requests = requests if trips is None else trips.told(requests)
     meter, first = Meter(), _First(options.explain)
     observers: list[Observer] = [meter, first] if options.explain > 0 else [meter]
+    left_out = None
     if options.trace is None:
         result = simulate([lane], policy, requests, observers=observers, trips=truth)
     else:
         with TraceWriter(options.trace, [lane.graph]) as writer:
             result = simulate([lane], policy, requests, observers=[*observers, writer], trips=truth)
+        left_out = writer.events_left_out
     report = _report(options, table, result, meter, len(requests))
+    if left_out is not None:  # for people, the writer has said it in the log
+        report = Report({**report.values, "trace_events_left_out": left_out}, report.lines)
     if not options.explain:
         return report
     decisions = first.decisions if options.explain > 0 else list(result.scheduler.decisions)

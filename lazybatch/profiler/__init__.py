@@ -29,7 +29,7 @@ from lazybatch.profiler.padded import Padded, profile_lengths
 from lazybatch.profiler.passes import Runner, rounds_of
 from lazybatch.profiler.state import State
 from lazybatch.profiler.turns import SAMPLES_MIN, WARM_UP_PASSES, next_size
-from lazybatch.profiles import LatencyTable, machine, versions
+from lazybatch.profiles import LatencyTable, accelerator_of, machine, versions
 from lazybatch.program import Stage
 from lazybatch.table_loops import KEY, TableLoop, described
 
@@ -82,7 +82,8 @@ def profile(
     command: what to record as the command that made the table.
 
     Raises `InvalidInput` for options out of range, inputs the model does not take, or a damaged ``resume`` file,
-    `TableMismatch` when that file is of another model, machine or input, `ExecutionError` when a node fails.
+    `TableMismatch` when that file is of another model, machine, input or number of threads, `ExecutionError` when a
+    node fails.
     """
     if getattr(model, "padded_lengths", ()):
         return profile_lengths(
@@ -101,7 +102,7 @@ def profile(
     sizes = sizes if model.joinable else (1,)
     rows = _rows(model, inputs, sizes[-1])
     rounds = rounds_of(model.graph, rows, iterations)
-    state = State(model, sizes, rows, Path(resume) if resume is not None else None, rounds)
+    state = State(model, sizes, rows, Path(resume) if resume is not None else None, rounds, inputs)
     executor = model.executor(max_batch_size=sizes[-1])
     budget_ns = round(budget_s * 1e9)
     engine_ns = round(min(ENGINE_SHARE * budget_s, ENGINE_MOST_S) * 1e9)
@@ -196,7 +197,7 @@ def _table(model: Model, state: State, rounds: Sequence[int], command: str | Non
     cells = [[sorted(samples[node]) for samples in state.samples_ns.values()] for node in range(len(state.nodes))]
     provenance: dict[str, object] = {
         "fingerprint": model.fingerprint,
-        "machine": machine(),
+        "machine": machine(accelerator_of(model)),
         "threads": getattr(model, "threads", None),
         "versions": versions(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,35 +1,49 @@
 """What a profile has measured so far, and the file that lets it be resumed.
 
-Owns: `State`.
+Owns: `State`, and what two profiles must have in common for one to go on with the other's samples.
 Must not know: how anything is measured, what becomes of the samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lazybatch.errors import InvalidInput, TableMismatch
 from lazybatch.executors.base import Model, Row
-from lazybatch.profiles import machine, machine_difference, read_json, write_json
+from lazybatch.profiles import accelerator_of, machine, machine_difference, read_json, write_json
 
 _FORMAT, _VERSION = "lazybatch-profile-partial", 1
+_OTHER = {"threads": "another number of threads", "inputs": "other inputs"}
 
 
 class State:
-    """What has been measured so far, and the file that keeps it."""
+    """What has been measured so far, and the file that keeps it.
+
+    inputs: what ``rows`` were admitted from, where the caller gave it; None where the model made them up.
+    """
 
     def __init__(
-        self, model: Model, sizes: Sequence[int], rows: Sequence[Row], path: Path | None, rounds: Sequence[int] = ()
+        self,
+        model: Model,
+        sizes: Sequence[int],
+        rows: Sequence[Row],
+        path: Path | None,
+        rounds: Sequence[int] = (),
+        inputs: Sequence[Any] | None = None,
     ) -> None:
         self.path = path
+        self.accelerator = accelerator_of(model)
         self.nodes = tuple(node.name for node in model.graph.nodes)
-        self.identity = {
+        self.identity: dict[str, object] = {
             "model": model.name,
             "fingerprint": model.fingerprint,
             "nodes": list(self.nodes),
             "rows": repr((rows[0].signature, rows[0].size)),
+            "threads": getattr(model, "threads", None),
+            "inputs": "made up" if inputs is None else f"given, {_digest(inputs)}",
         }
         if rounds:
             self.identity["iterations"] = [str(count) for count in rounds]
@@ -57,7 +71,7 @@ class State:
             "format": _FORMAT,
             "version": _VERSION,
             "identity": self.identity,
-            "machine": machine(),
+            "machine": machine(self.accelerator),
             "spent_ns": {str(size): spent for size, spent in self.spent_ns.items()},
             "samples_ns": {str(size): samples for size, samples in self.samples_ns.items()},
         }
@@ -77,10 +91,10 @@ class State:
         for key, ours in self.identity.items():
             if identity.get(key) != ours:
                 raise TableMismatch(
-                    f"partial profile {str(path)!r} is of another model: {key} {identity.get(key)!r} there, {ours!r} "
-                    "here; remove the file to start anew"
+                    f"partial profile {str(path)!r} is of {_OTHER.get(key, 'another model')}: {key} "
+                    f"{identity.get(key)!r} there, {ours!r} here; remove the file to start anew"
                 )
-        difference = machine_difference(measured_on)
+        difference = machine_difference(measured_on, self.accelerator)
         if difference is not None:
             raise TableMismatch(
                 f"partial profile {str(path)!r} is of another machine: {difference}; remove the file to start anew"
@@ -101,3 +115,21 @@ class State:
         if len(samples) != len(self.nodes) or len(counts) != 1 or not whole or spent_ns < 0:
             raise InvalidInput(f"partial profile {str(path)!r} is damaged at batch size {size}")
         self.samples_ns[size], self.spent_ns[size] = samples, spent_ns
+
+
+def _digest(inputs: Sequence[Any]) -> str:
+    """The same for equal inputs, also in another process."""
+    return hashlib.sha256(repr(_plain(list(inputs))).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> object:
+    """A value whose text says all of it: that of a long array leaves most of it out."""
+    if isinstance(value, Mapping):
+        return [(key, _plain(value[key])) for key in sorted(value, key=repr)]
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if callable(getattr(value, "tolist", None)):  # arrays and tensors of any framework
+        return str(getattr(value, "dtype", "")), value.tolist()
+    if repr(value) == object.__repr__(value):  # that would be its address, another one in every process
+        return type(value).__qualname__
+    return repr(value)

@@ -57,6 +57,11 @@ class OrtModel(PartitionedModel):
         """Threads its operators share; None where ONNX Runtime was left to choose."""
         return self._threads or pool_threads()
 
+    @property
+    def accelerator(self) -> str | None:
+        """What nodes run on where that is not the CPU: ONNX Runtime's name for it, else None."""
+        return ", ".join(one for one in self._providers if one != CPU) or None
+
     def admit(self, inputs: Any) -> Row:
         """Check and copy one row; see `lazybatch.executors.admission`. Raises `InvalidInput`."""
         weights = self.partition.provenance.get("weights")

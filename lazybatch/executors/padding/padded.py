@@ -56,6 +56,10 @@ class Whole(Paddable, Protocol):
     def threads(self) -> int | None:
         """Threads its operators share."""
 
+    @property
+    def accelerator(self) -> str | None:
+        """What its nodes run on where that is not the CPU."""
+
     def admit(self, inputs: Any) -> Row:
         """Check and copy one row."""
 
@@ -113,6 +117,11 @@ class PaddedModel:
     def threads(self) -> int | None:
         """Threads its operators share."""
         return self._model.threads
+
+    @property
+    def accelerator(self) -> str | None:
+        """What its nodes run on where that is not the CPU, else None."""
+        return self._model.accelerator
 
     @property
     def fingerprint(self) -> str:

@@ -94,6 +94,12 @@ class ProgramModel:
         threads: int | None = getattr(self.plans[0].model, "threads", None)
         return threads
 
+    @property
+    def accelerator(self) -> str | None:
+        """What nodes of any stage run on where that is not the CPU, else None."""
+        found = {getattr(plan.model, "accelerator", None) or "" for plan in self.plans} - {""}
+        return ", ".join(sorted(found)) or None
+
     def admit(self, inputs: Any) -> Row:
         """Check and copy one row; see `lazybatch.executors.program.admission`. Raises `InvalidInput`."""
         return self._admission.admit(inputs)

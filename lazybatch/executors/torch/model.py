@@ -72,6 +72,14 @@ class TorchModel(PartitionedModel):
         """Threads its operators share."""
         return torch.get_num_threads()
 
+    @property
+    def accelerator(self) -> str | None:
+        """What nodes run on where that is not the CPU, by its maker's name, else None."""
+        device = self._device.device
+        if device.type == "cpu":
+            return None
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
     def admit(self, inputs: Any) -> Row:
         """Check and copy one row of arrays or tensors; see `lazybatch.executors.admission`. Raises `InvalidInput`."""
         return admit_row(self.partition, inputs)

@@ -11,6 +11,7 @@ import pytest
 from lazybatch.errors import InvalidInput, ModelError
 from lazybatch.executors.base import Executor, Model
 from lazybatch.executors.ort.model import OrtModel
+from lazybatch.executors.ort.session import CPU, CUDA
 from lazybatch.words import counted
 from tests.executors.partitions import data_dependent, recurrent, residual
 
@@ -27,6 +28,14 @@ def test_it_is_a_model_with_an_executor(tmp_path: Path) -> None:
     assert model.reason is None
     assert model.fingerprint == net.fingerprint
     assert repr(model) == "OrtModel('tiny', 4 nodes, joinable)"
+
+
+def test_it_says_what_it_runs_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are compared by it: nothing on the CPU, else the providers that come before it."""
+    model = OrtModel(residual(tmp_path))
+    assert model.accelerator is None
+    monkeypatch.setattr(model, "_providers", [CUDA, CPU])
+    assert model.accelerator == "CUDAExecutionProvider"
 
 
 def test_what_cannot_be_joined_says_why(tmp_path: Path) -> None:

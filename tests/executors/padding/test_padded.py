@@ -153,6 +153,7 @@ def test_made_up_rows_are_as_long_as_is_asked(model: Any) -> None:
 def test_it_says_what_the_model_says(model: Any, plain: Any) -> None:
     """Name, nodes and threads are the model's; the identity is another one, because tables are others."""
     assert (model.name, len(model.graph), model.threads) == ("masked", len(plain.graph), plain.threads)
+    assert (model.accelerator, plain.accelerator) == (None, None)
     assert model.fingerprint != plain.fingerprint
     assert repr(model) == f"PaddedModel('masked', {len(plain.graph)} nodes, joinable, padded to [4, 8, 16])"
     assert lb.check(model).joinable

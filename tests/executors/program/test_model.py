@@ -12,6 +12,7 @@ import pytest
 import lazybatch as lb
 from lazybatch.core.graph import Loop
 from lazybatch.errors import ExecutionError
+from lazybatch.executors.ort.session import CPU, CUDA
 from lazybatch.executors.program.model import ProgramModel
 from lazybatch.executors.program.rows import ProgramResult
 from lazybatch.program import Carry, Feed, Program, Repeat, Stage
@@ -81,6 +82,15 @@ def test_identity(models: dict[str, Any]) -> None:
     """Another program over the same models is another model; the same one again is the same."""
     assert translate(models).fingerprint == translate(models).fingerprint
     assert translate(models).fingerprint != translate(models, changed(trips_max=5)).fingerprint
+
+
+def test_it_says_what_its_stages_run_on(models: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are compared by it: nothing where all run on the CPU, else each accelerator once."""
+    model = translate(models)
+    assert model.accelerator is None
+    for plan in model.plans:
+        monkeypatch.setattr(plan.model, "_providers", [CUDA, CPU])
+    assert model.accelerator == "CUDAExecutionProvider"
 
 
 def test_sample_rows_are_taken(models: dict[str, Any]) -> None:

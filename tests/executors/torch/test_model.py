@@ -48,8 +48,9 @@ def test_run_and_whole_call_agree(case: Case) -> None:
 
 
 def test_it_says_what_it_is() -> None:
-    """Name, number of nodes, and whether rows may join."""
+    """Name, number of nodes, whether rows may join, and what it runs on where that is not the CPU."""
     model = fine("tied")
+    assert model.accelerator is None
     assert repr(model) == f"TorchModel('Tied', {len(model.graph)} nodes, joinable)"
 
 
