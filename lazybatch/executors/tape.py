@@ -83,15 +83,21 @@ class Tape:
             low *= pace
         turned = (low == 0).nonzero()[0]
         if len(turned):
-            spots[turned] = self.claim(places[turned], positions[turned])
+            spots[turned] = self._claim(places[turned].tolist(), positions[turned].tolist())
         return PAGE - int(low[low.argmax()])
 
     def claim(self, places: Ints, positions: Ints) -> Ints:
         """`spots` for steps to write. A row's steps are claimed one after the other, from 0."""
-        for place, position in zip(places.tolist(), positions.tolist(), strict=True):
-            if position >> PAGE_BITS == len(self._pages[place]):
+        return np.array(self._claim(places.tolist(), positions.tolist()), np.int64)
+
+    def _claim(self, places: Sequence[int], positions: Sequence[int]) -> list[int]:
+        pages, spots = self._pages, []
+        for place, position in zip(places, positions, strict=True):
+            own, page = pages[place], position >> PAGE_BITS
+            if page == len(own):
                 self._add_page(place)
-        return self.spots(places, positions)
+            spots.append((own[page] << PAGE_BITS) + (position & _LAST))
+        return spots
 
     def _add_page(self, place: int) -> None:
         """One more page, that was nobody's."""
@@ -122,9 +128,9 @@ class Tape:
             part = steps[start : start + PAGE]
             track[page << PAGE_BITS :][: len(part)] = part
 
-    def sequences(self, names: Sequence[str], places: Ints, lengths: Ints) -> list[list[Array]]:
+    def sequences(self, names: Sequence[str], places: Ints, lengths: Sequence[int]) -> list[list[Array]]:
         """The first steps of several rows, arrays of their own: per name, one per place."""
-        wanted = list(zip(places.tolist(), lengths.tolist(), strict=True))
+        wanted = list(zip(places.tolist(), lengths, strict=True))
         return [[self._sequence(self._tracks[name], place, length) for place, length in wanted] for name in names]
 
     def _sequence(self, track: Array, place: int, length: int) -> Array:
