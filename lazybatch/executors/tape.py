@@ -23,6 +23,8 @@ PAGE_BITS = 4
 PAGE = 1 << PAGE_BITS
 """Steps per page."""
 _LAST = PAGE - 1
+_WITHIN = np.array(_LAST)
+"""An array: see `executors.tally`."""
 
 
 class Tape:
@@ -78,26 +80,28 @@ class Tape:
         pace: 0 for rows that go on no more, else 1; None where all go on. Returns for how many steps, this one
         included, nobody comes to another page.
         """
-        low = positions & _LAST
+        low = np.bitwise_and(positions, _WITHIN)
         if pace is not None:
-            low *= pace
-        turned = (low == 0).nonzero()[0]
-        if len(turned):
-            spots[turned] = self._claim(places[turned].tolist(), positions[turned].tolist())
-        return PAGE - int(low[low.argmax()])
+            np.multiply(low, pace, low)
+        lows: list[int] = low.tolist()
+        turned, row = lows.count(0), -1
+        if turned:
+            at, steps = places.tolist(), positions.tolist()
+            for _ in range(turned):
+                row = lows.index(0, row + 1)
+                spots[row] = self._claim(at[row], steps[row])
+        return PAGE - max(lows)
 
     def claim(self, places: Ints, positions: Ints) -> Ints:
         """`spots` for steps to write. A row's steps are claimed one after the other, from 0."""
-        return np.array(self._claim(places.tolist(), positions.tolist()), np.int64)
+        pairs = zip(places.tolist(), positions.tolist(), strict=True)
+        return np.array([self._claim(place, position) for place, position in pairs], np.int64)
 
-    def _claim(self, places: Sequence[int], positions: Sequence[int]) -> list[int]:
-        pages, spots = self._pages, []
-        for place, position in zip(places, positions, strict=True):
-            own, page = pages[place], position >> PAGE_BITS
-            if page == len(own):
-                self._add_page(place)
-            spots.append((own[page] << PAGE_BITS) + (position & _LAST))
-        return spots
+    def _claim(self, place: int, position: int) -> int:
+        own, page = self._pages[place], position >> PAGE_BITS
+        if page == len(own):
+            self._add_page(place)
+        return (own[page] << PAGE_BITS) + (position & _LAST)
 
     def _add_page(self, place: int) -> None:
         """One more page, that was nobody's."""
