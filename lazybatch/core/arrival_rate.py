@@ -38,8 +38,8 @@ class ArrivalRate:
     def __init__(self) -> None:
         self._seen = False
         self._last_ns = 0
-        self._counts = [0, 0, 0]
-        self._gaps_ns = [0.0, 0.0, 0.0]
+        self._counts = (0, 0, 0)
+        self._gaps_ns = (0.0, 0.0, 0.0)
         self._recent_ns = 0.0
         self._longer_ns = 0.0
         self._first_ns: list[float] = []
@@ -70,22 +70,31 @@ class ArrivalRate:
             gaps_ns.pop()
         mean_ns = self._recent_ns = sum(gaps_ns) / len(gaps_ns)
         self._longer_ns = min(longest_ns, _GROWTH * mean_ns) if mean_ns else longest_ns
-        self._counts, self._gaps_ns = [len(gaps_ns)] * 3, [mean_ns] * 3
+        count = len(gaps_ns)
+        self._counts, self._gaps_ns = (count, count, count), (mean_ns, mean_ns, mean_ns)
 
     def _go_on(self, gap_ns: float) -> None:
-        counts, gaps_ns, longer_ns = self._counts, self._gaps_ns, self._longer_ns
-        if gap_ns > gaps_ns[0]:
+        # Written out: it is run with every arrival, between two nodes of those in flight.
+        (short, middle, long), (short_ns, middle_ns, long_ns) = self._counts, self._gaps_ns
+        longer_ns = self._longer_ns
+        if gap_ns > short_ns:
             self._longer_ns += (min(gap_ns, _GROWTH * longer_ns + 1) - longer_ns) / _LONGER
         gap_ns = min(gap_ns, _PAUSE * longer_ns + 1)
-        for i, memory in enumerate(_MEMORY):
-            if counts[i] < memory:
-                counts[i] += 1
-            gaps_ns[i] += (gap_ns - gaps_ns[i]) / counts[i]
+        if short < _MEMORY[0]:
+            short += 1
+        if middle < _MEMORY[1]:
+            middle += 1
+        if long < _MEMORY[2]:
+            long += 1
+        short_ns += (gap_ns - short_ns) / short
+        middle_ns += (gap_ns - middle_ns) / middle
+        long_ns += (gap_ns - long_ns) / long
         self._recent_ns += (gap_ns - self._recent_ns) / _RECENT
-        for i, ratio in enumerate(_CHANGED):
-            if not gaps_ns[i] <= ratio * gaps_ns[i + 1] + 1 or not gaps_ns[i + 1] <= ratio * gaps_ns[i] + 1:
-                gaps_ns[i + 1] = gaps_ns[i]
-                counts[i + 1] = counts[i]
+        if not (short_ns <= _CHANGED[0] * middle_ns + 1 and middle_ns <= _CHANGED[0] * short_ns + 1):
+            middle, middle_ns = short, short_ns
+        if not (middle_ns <= _CHANGED[1] * long_ns + 1 and long_ns <= _CHANGED[1] * middle_ns + 1):
+            long, long_ns = middle, middle_ns
+        self._counts, self._gaps_ns = (short, middle, long), (short_ns, middle_ns, long_ns)
 
     def per_ns(self, now: int) -> float | None:
         """The estimate; None before the second arrival."""

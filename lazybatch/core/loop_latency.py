@@ -62,6 +62,10 @@ class LoopLatency:
         """The same, to be expected on average."""
         return self._left(self._expected[loop], requests, loop, behind)
 
+    def guesses(self, loop: int) -> bool:
+        """Whether anything is known of the trips of rows that do not say them: `most_left` bounds what is expected."""
+        return self._guesses[loop] is not None
+
     def most_left(self, loop: int) -> float:
         """The most iterations that are expected of any row whose trips are not known; at least one."""
         return self._most_left[loop]

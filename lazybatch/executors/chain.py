@@ -19,7 +19,7 @@ from lazybatch.errors import InvalidInput, InvariantError
 from lazybatch.executors.base import MemoryPlan, Row
 from lazybatch.executors.columns import Column, Columns
 from lazybatch.executors.cycle import Cycle, Growth
-from lazybatch.executors.rows import rows_of, survivors
+from lazybatch.executors.rows import Kept, rows_of
 from lazybatch.executors.tally import Tally
 from lazybatch.partition.pieces import Kind, Partition
 
@@ -63,8 +63,8 @@ class Store(Protocol[StateT]):
         without: tensors whose content in ``small`` nobody needs.
         """
 
-    def keep(self, state: StateT, order: Sequence[int]) -> None:
-        """Keep these rows, in this order."""
+    def keep(self, state: StateT, kept: Kept) -> None:
+        """Keep these rows, at these places."""
 
     def scatter(self, state: StateT, name: str) -> list[Any]:
         """One output, per request."""
@@ -203,11 +203,13 @@ class ChainExecutor(Generic[StateT]):
         gone = rows_of(requests, state.requests)
         if gone is None or len(gone) == len(state.requests):
             raise InvariantError(f"sub-batch {sub_batch} does not hold more than the requests {sorted(requests)}")
-        order = survivors(len(state.requests), gone)
-        self._store.keep(state, order)
-        state.requests = [state.requests[row] for row in order]
+        kept = Kept.without(len(state.requests), gone)
+        self._store.keep(state, kept)
+        for place, origin in kept.moved.items():
+            state.requests[place] = state.requests[origin]
+        del state.requests[kept.rows :]
         if state.tally is not None:
-            state.tally.remove(gone, order)
+            state.tally.remove(gone, kept)
 
     def close(self, sub_batch: int) -> dict[int, Any]:
         """Results by request: a dict of arrays of their own. See `Partition` for what has a batch axis."""

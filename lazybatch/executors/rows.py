@@ -9,7 +9,7 @@ any other axis every element has a new address and the array is built anew.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,18 +60,47 @@ def rows_of(wanted: Collection[int], requests: Sequence[int]) -> list[int] | Non
         return None
 
 
-def survivors(rows: int, gone: Collection[int]) -> list[int]:
-    """The order of rows after some are gone, moving as few as possible: each hole gets the last row that is left.
+class Kept:
+    """The rows that stay when some go: at the first ``rows`` places, each where it was, but for those that are moved.
 
-    >>> survivors(5, {1, 3})
-    [0, 4, 2]
+    moved: by place, where its row comes from; nobody comes from a place that somebody came to before. into, out_of: the
+    same as arrays.
     """
-    order = list(range(rows))
-    for hole in sorted(gone, reverse=True):
-        last = order.pop()
-        if hole < len(order):
-            order[hole] = last
-    return order
+
+    __slots__ = ("into", "moved", "out_of", "rows")
+
+    def __init__(self, rows: int, moved: Mapping[int, int]) -> None:
+        self.rows = rows
+        self.moved = moved
+        self.into: NDArray[np.intp] = np.array([*moved], np.intp)
+        self.out_of: NDArray[np.intp] = np.array([*moved.values()], np.intp)
+
+    @classmethod
+    def of(cls, order: Sequence[int]) -> Kept:
+        """These rows, in this order."""
+        return cls(len(order), {place: origin for place, origin in enumerate(order) if place != origin})
+
+    @classmethod
+    def without(cls, rows: int, gone: Collection[int]) -> Kept:
+        """Of so many rows all but these, moving as few as possible: each hole gets the last row that is left.
+
+        >>> Kept.without(5, {1, 3}).order()
+        [0, 4, 2]
+        """
+        moved: dict[int, int] = {}
+        for hole in sorted(gone, reverse=True):
+            rows -= 1
+            last = moved.pop(rows, rows)
+            if hole < rows:
+                moved[hole] = last
+        return cls(rows, moved)
+
+    def order(self) -> list[int]:
+        """By place, where its row comes from."""
+        order = list(range(self.rows))
+        for place, origin in self.moved.items():
+            order[place] = origin
+        return order
 
 
 def with_axis(boundary: Boundary, value: NDArray[Any]) -> NDArray[Any]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lazybatch.executors.rows import Kept
 from lazybatch.executors.tape import Tape
 
 NEVER = int(np.iinfo(np.int64).max)
@@ -19,104 +20,111 @@ NEVER = int(np.iinfo(np.int64).max)
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
+_POSITION, _SPOTS, _PACE, _TRIPS, _LAST, _PLACES = range(6)
+"""Which line of the table holds what."""
+_OVER = np.array(NEVER), np.array(0)
+"""What `_LAST` and `_PACE` are of rows that are over. Arrays: right behind a node of the model, with nothing at hand in
+the processor's caches, NumPy takes several times as long for Python's own numbers."""
+
 
 class Tally:
-    """Arrays with one entry per row, kept as one table, so that rows move with all their numbers at once.
+    """One table with a column per row, so that rows move with all their numbers at once.
 
     position: iterations the row has behind it; the number of its last one where it is over. trips: after so many it is
     done without saying so. last: the number of the last iteration it may make, done or not; `NEVER` where it is over.
-    over: it made its last iteration, and is only run along. fresh: it did not begin its first. How many are: overs,
-    news.
+    over: it made its last iteration, and is only run along. fresh: it did not begin its first; to be asked for
+    before an iteration, where there are `news`. How many are: overs, news.
     places: where on the tape it keeps what it collects, and what it is given per iteration.
 
     What happens to no row for some iterations yet (its last one, a new page of the tape) is counted down for all of
     them together, and looked at only when it may be due.
     """
 
-    __slots__ = (
-        "_ends_in",
-        "_flags",
-        "_moving",
-        "_numbers",
-        "_pace",
-        "_spots",
-        "_turns_in",
-        "fresh",
-        "last",
-        "news",
-        "over",
-        "overs",
-        "places",
-        "position",
-        "tape",
-        "trips",
-    )
-
-    position: Ints
-    trips: Ints
-    last: Ints
-    places: Ints
-    _spots: Ints
-    _pace: Ints
-    over: Flags
-    fresh: Flags
+    __slots__ = ("_ends_in", "_numbers", "_table", "_turns_in", "news", "overs", "tape")
 
     def __init__(self, trips: Ints, tape: Tape, most: int = NEVER) -> None:
         rows = len(trips)
-        numbers = np.zeros((6, rows), np.int64)
-        numbers[2] = 1
-        numbers[3] = trips
-        last = numbers[4]
+        self._table = self._numbers = numbers = np.zeros((6, rows), np.int64)
+        numbers[_PACE] = 1
+        numbers[_TRIPS] = trips
+        last = numbers[_LAST]
         np.minimum(trips, most, out=last)
         last -= 1
-        numbers[5] = tape.begin(rows)
-        flags = np.zeros((2, rows), np.bool_)
-        flags[1] = True
+        numbers[_PLACES] = tape.begin(rows)
         self.tape = tape
         self.overs = 0
         self.news = rows
         self._ends_in = int(last[last.argmin()])
         self._turns_in = 0
-        self._set(numbers, flags)
-
-    def _set(self, numbers: Ints, flags: Flags) -> None:
-        self._numbers, self._flags = numbers, flags
-        self._moving = numbers[:2]
-        self.position, self._spots, self._pace, self.trips, self.last, self.places = numbers
-        self.over, self.fresh = flags
 
     def __len__(self) -> int:
-        return len(self.position)
+        return self._numbers.shape[1]
+
+    @property
+    def position(self) -> Ints:
+        """See the class."""
+        position: Ints = self._numbers[_POSITION]
+        return position
+
+    @property
+    def trips(self) -> Ints:
+        """See the class."""
+        trips: Ints = self._numbers[_TRIPS]
+        return trips
+
+    @property
+    def last(self) -> Ints:
+        """See the class."""
+        last: Ints = self._numbers[_LAST]
+        return last
+
+    @property
+    def places(self) -> Ints:
+        """See the class."""
+        places: Ints = self._numbers[_PLACES]
+        return places
+
+    @property
+    def over(self) -> Flags:
+        """See the class."""
+        over: Flags = self._numbers[_PACE] == 0
+        return over
+
+    @property
+    def fresh(self) -> Flags:
+        """See the class."""
+        fresh: Flags = (self.position == 0) & ~self.over
+        return fresh
 
     @property
     def all_over(self) -> bool:
         """Whether every row made its last iteration."""
-        return self.overs == len(self.over)
+        return self.overs == len(self)
 
     @property
     def all_fresh(self) -> bool:
         """Whether no row made its first iteration."""
-        return self.news == len(self.fresh)
+        return self.news == len(self)
 
     def began(self) -> None:
         """All rows are in their first iteration, or behind it."""
-        self.fresh[:] = False
         self.news = 0
 
     def find_spots(self) -> Ints:
         """Where on the tape the present position of every row lies, until rows go on or move. Ask in every iteration,
         or never: spots are counted on with positions, and only rows that come to a new page are given one."""
+        numbers = self._numbers
+        spots: Ints = numbers[_SPOTS]
         if self._turns_in <= 0:
-            self._turns_in = self.tape.follow(
-                self.places, self.position, self._spots, self._pace if self.overs else None
-            )
-        return self._spots
+            pace = numbers[_PACE] if self.overs else None
+            self._turns_in = self.tape.follow(numbers[_PLACES], numbers[_POSITION], spots, pace)
+        return spots
 
     def ending(self, flags: Flags | None) -> NDArray[np.intp] | None:
         """Which rows make their last iteration now, those over apart: their flag says so, or they may make no more.
         None for nobody. Ask in every iteration, right before `end`."""
         if flags is not None and self.overs:
-            flags = flags & ~self.over
+            flags = np.logical_and(flags, self._numbers[_PACE])
         if self._ends_in > 0:
             self._ends_in -= 1
             if flags is None:
@@ -137,16 +145,14 @@ class Tally:
 
     def end(self, leaving: NDArray[np.intp] | None = None) -> None:
         """One more iteration is behind all rows that are not over; ``leaving``: those whose last one it was."""
+        numbers = self._numbers
+        pace = numbers[_PACE]
         self._turns_in -= 1
         if leaving is not None:
-            self.over[leaving] = True
-            self.last[leaving] = NEVER
-            self._pace[leaving] = 0
+            numbers[_LAST][leaving], pace[leaving] = _OVER
             self.overs += len(leaving)
-        if self.overs:
-            self._moving += self._pace
-        else:
-            self._moving += 1
+        for moving in (numbers[_POSITION], numbers[_SPOTS]):
+            np.add(moving, pace, moving)
 
     def append(self, other: Tally) -> None:
         """The rows of another sub-batch behind these."""
@@ -154,22 +160,26 @@ class Tally:
         self.news += other.news
         self._ends_in = min(self._ends_in, other._ends_in)
         self._turns_in = min(self._turns_in, other._turns_in)
-        self._set(
-            np.concatenate((self._numbers, other._numbers), 1),
-            np.concatenate((self._flags, other._flags), 1),
-        )
+        have, total = len(self), len(self) + len(other)
+        if total > self._table.shape[1]:
+            self._table = np.empty((6, 2 * total), np.int64)
+            self._table[:, :have] = self._numbers
+        self._table[:, have:total] = other._numbers
+        self._numbers = self._table[:, :total]
 
-    def remove(self, gone: Sequence[int], order: Sequence[int]) -> None:
-        """Those rows are gone, and with them what they kept on the tape; the others go on in this order."""
+    def remove(self, gone: Sequence[int], kept: Kept) -> None:
+        """Those rows are gone, and with them what they kept on the tape; the others go on as they are kept."""
         places = self.places[gone]
-        self.keep(order)
+        self.keep(kept)
         self.tape.end(places)
 
-    def keep(self, order: Sequence[int]) -> None:
+    def keep(self, kept: Kept) -> None:
         """These rows, in this order."""
-        index = np.asarray(order)
-        self._set(self._numbers.take(index, 1), self._flags.take(index, 1))
+        if kept.moved:
+            for line in self._table:
+                line[kept.into] = line[kept.out_of]
+        self._numbers = self._table[:, : kept.rows]
         if self.overs:
-            self.overs = int(np.count_nonzero(self.over))
+            self.overs = kept.rows - int(np.count_nonzero(self._numbers[_PACE]))
         if self.news:
             self.news = int(np.count_nonzero(self.fresh))

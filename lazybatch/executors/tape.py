@@ -23,6 +23,8 @@ PAGE_BITS = 4
 PAGE = 1 << PAGE_BITS
 """Steps per page."""
 _LAST = PAGE - 1
+_WITHIN = np.array(_LAST)
+"""An array: see `executors.tally`."""
 
 
 class Tape:
@@ -78,20 +80,28 @@ class Tape:
         pace: 0 for rows that go on no more, else 1; None where all go on. Returns for how many steps, this one
         included, nobody comes to another page.
         """
-        low = positions & _LAST
+        low = np.bitwise_and(positions, _WITHIN)
         if pace is not None:
-            low *= pace
-        turned = (low == 0).nonzero()[0]
-        if len(turned):
-            spots[turned] = self.claim(places[turned], positions[turned])
-        return PAGE - int(low[low.argmax()])
+            np.multiply(low, pace, low)
+        lows: list[int] = low.tolist()
+        turned, row = lows.count(0), -1
+        if turned:
+            at, steps = places.tolist(), positions.tolist()
+            for _ in range(turned):
+                row = lows.index(0, row + 1)
+                spots[row] = self._claim(at[row], steps[row])
+        return PAGE - max(lows)
 
     def claim(self, places: Ints, positions: Ints) -> Ints:
         """`spots` for steps to write. A row's steps are claimed one after the other, from 0."""
-        for place, position in zip(places.tolist(), positions.tolist(), strict=True):
-            if position >> PAGE_BITS == len(self._pages[place]):
-                self._add_page(place)
-        return self.spots(places, positions)
+        pairs = zip(places.tolist(), positions.tolist(), strict=True)
+        return np.array([self._claim(place, position) for place, position in pairs], np.int64)
+
+    def _claim(self, place: int, position: int) -> int:
+        own, page = self._pages[place], position >> PAGE_BITS
+        if page == len(own):
+            self._add_page(place)
+        return (own[page] << PAGE_BITS) + (position & _LAST)
 
     def _add_page(self, place: int) -> None:
         """One more page, that was nobody's."""
@@ -122,9 +132,9 @@ class Tape:
             part = steps[start : start + PAGE]
             track[page << PAGE_BITS :][: len(part)] = part
 
-    def sequences(self, names: Sequence[str], places: Ints, lengths: Ints) -> list[list[Array]]:
+    def sequences(self, names: Sequence[str], places: Ints, lengths: Sequence[int]) -> list[list[Array]]:
         """The first steps of several rows, arrays of their own: per name, one per place."""
-        wanted = list(zip(places.tolist(), lengths.tolist(), strict=True))
+        wanted = list(zip(places.tolist(), lengths, strict=True))
         return [[self._sequence(self._tracks[name], place, length) for place, length in wanted] for name in names]
 
     def _sequence(self, track: Array, place: int, length: int) -> Array:

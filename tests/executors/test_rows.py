@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazybatch.errors import InvariantError
-from lazybatch.executors.rows import by_row, copied, gathered, handed_out, rows_of, size_at, survivors, take_rows
+from lazybatch.executors.rows import Kept, by_row, copied, gathered, handed_out, rows_of, size_at, take_rows
 from lazybatch.partition.pieces import Boundary, Kind
 
 
@@ -33,10 +33,11 @@ def test_text_is_copied_too() -> None:
 
 
 @given(st.integers(1, 12), st.data())
-def test_survivors_keep_everyone_and_move_as_few_as_possible(rows: int, data: st.DataObject) -> None:
+def test_rows_that_stay_keep_everyone_and_move_as_few_as_possible(rows: int, data: st.DataObject) -> None:
     """Exactly the remaining rows remain, each hole gets one row from behind, and nobody else moves."""
     gone = data.draw(st.sets(st.integers(0, rows - 1), max_size=rows))
-    order = survivors(rows, gone)
+    kept = Kept.without(rows, gone)
+    order = kept.order()
     assert sorted(order) == [row for row in range(rows) if row not in gone]
     moved = [(place, origin) for place, origin in enumerate(order) if place != origin]
     assert {place for place, _ in moved} == {row for row in gone if row < len(order)}

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lazybatch.executors.rows import Kept
 from lazybatch.executors.tally import NEVER, Tally
 from lazybatch.executors.tape import PAGE, Tape
 
@@ -43,7 +44,7 @@ def test_who_ends_is_found_in_the_iteration_in_which_he_does(data: st.DataObject
         if data.draw(st.booleans()):
             rows.append(Tally(np.array(data.draw(counts), np.int64), tape, 6))
         if len(rows) > 1 and data.draw(st.booleans()):
-            rows.keep(range(data.draw(st.integers(1, len(rows)))))
+            rows.keep(Kept.of(range(data.draw(st.integers(1, len(rows))))))
         flags = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
         due = rows.position + 1 >= np.minimum(rows.trips, 6)
         expected = np.flatnonzero(~rows.over & (due | flags if flagged else due)).tolist()
@@ -59,14 +60,14 @@ def test_spots_follow_positions() -> None:
     for step in range(2 * PAGE + 3):
         assert rows.find_spots().tolist() == rows.tape.spots(rows.places, rows.position).tolist()
         if step == PAGE + 5:
-            rows.keep([3, 2])
+            rows.keep(Kept.of([3, 2]))
         if step == PAGE + 7:
             rows.append(Tally(np.array([PAGE, 2 * PAGE]), rows.tape))
             rows.find_spots()
             rows.end(np.array([2]))
             continue
         if step == PAGE + 9:
-            rows.keep([0, 1])
+            rows.keep(Kept.of([0, 1]))
         rows.end(np.array([0]) if step == 2 * PAGE else None)
 
 
@@ -74,7 +75,7 @@ def test_rows_that_are_gone_give_their_places_back() -> None:
     """The others keep theirs; the next row is given one that is free."""
     rows = tally(3, 3, 3)
     places = rows.places.tolist()
-    rows.remove([1], [0, 2])
+    rows.remove([1], Kept.of([0, 2]))
     assert rows.places.tolist() == [places[0], places[2]]
     assert rows.tape.rows == 2
     assert rows.tape.begin(1).tolist() == [places[1]]
@@ -98,7 +99,7 @@ def test_rows_move_with_all_that_is_known_of_them() -> None:
     assert old.news == 1
     assert not old.all_fresh
     assert len(old) == 3
-    old.keep([2, 1])
+    old.keep(Kept.of([2, 1]))
     assert old.trips.tolist() == [7, 6]
     assert old.position.tolist() == [0, 1]
     assert old.fresh.tolist() == [True, False]

@@ -211,9 +211,9 @@ class _Flight:
     """
 
     __slots__ = (
+        "_lefts",
         "behind_ns",
         "latency",
-        "lefts",
         "newcomers",
         "now",
         "pace",
@@ -230,7 +230,7 @@ class _Flight:
         number, running, rows = progress.loop, len(top.requests), len(newcomers)
         self.top, self.newcomers, self.now, self.pace = top, newcomers, now, pace
         self.latency, self.progress = latency, progress
-        self.lefts = latency.expected_left(newcomers, number, {})
+        self._lefts: Sequence[float] | None = None
         self.without_ns, self.with_ns = lane.body_ns(number, running), lane.body_ns(number, running + rows)
         self.behind_ns = lane.sums_ns[rows][-1] - lane.sums_ns[rows][lane.loops[number].stop]
 
@@ -238,7 +238,11 @@ class _Flight:
         """Whether nobody is late either way: the last of all ends before the first deadline, if newcomers are in the
         loop by then and each row goes round as often as any; the usual case where targets are loose, and soon found
         out."""
-        most = max([self.latency.most_left(self.progress.loop), self.progress.last(), *self.lefts])
+        number, newcomers = self.progress.loop, self.newcomers
+        if self.latency.guesses(number):  # it bounds those of whom nothing else is known
+            newcomers = [row for row in newcomers if row.trips_in(number) is not None]
+        lefts = self.latency.expected_left(newcomers, number, {})
+        most = max([self.latency.most_left(number), self.progress.last(), *lefts])
         end_ns = start_ns + self.behind_ns + (most + 1) * max(self.without_ns, self.with_ns)
         first_ns = min([self.top.deadlines_ns[0], *[request.deadline_ns for request in self.newcomers]])
         return self.now + self.pace * end_ns <= first_ns
@@ -248,8 +252,10 @@ class _Flight:
         now, pace = self.now, self.pace
         start_ns += self.behind_ns
         later_ns = pace * max(float(self.without_ns), wait_ns)
+        if self._lefts is None:
+            self._lefts = self.latency.expected_left(self.newcomers, self.progress.loop, {})
         saved = 0
-        for request, left in zip(self.newcomers, self.lefts, strict=True):
+        for request, left in zip(self.newcomers, self._lefts, strict=True):
             end_ns = now + pace * (start_ns + left * self.with_ns)
             saved += end_ns <= request.deadline_ns < end_ns + later_ns
         return saved

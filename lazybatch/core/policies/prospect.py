@@ -116,6 +116,8 @@ class Prospect:
             self._aim(request.model, max(1, request.deadline_ns - request.arrival_ns))
 
     def _aim(self, model: str, sla_ns: int) -> None:
+        if self._targets.get(model) == _TARGETS and self.sla_ns[model] == sla_ns:
+            return  # as ever
         usual_ns, count = self.sla_ns.get(model, float(sla_ns)), min(self._targets.get(model, 0) + 1, _TARGETS)
         self._targets[model] = count
         self.sla_ns[model] = usual_ns if sla_ns == usual_ns else usual_ns * (sla_ns / usual_ns) ** (1 / count)

@@ -20,12 +20,14 @@ from lazybatch.errors import ExecutionError
 from lazybatch.executors.columns import Columns
 from lazybatch.executors.cycle import Cycle, Growth
 from lazybatch.executors.ort.row_store import RowStore
-from lazybatch.executors.ort.sub_batch import SubBatch
-from lazybatch.executors.rows import batched, size_at
+from lazybatch.executors.ort.sub_batch import Landing, SubBatch
+from lazybatch.executors.rows import Kept, batched, size_at
 from lazybatch.partition.pieces import Kind, Partition
 
 _COUNT = np.arange(256)
 """Row numbers, made once."""
+_FEW = 500
+"""Up to so many numbers are copied by NumPy as they are without letting go of the interpreter."""
 
 
 class LoopRowStore(RowStore):
@@ -84,21 +86,30 @@ class LoopRowStore(RowStore):
             for name in self._sizes
         }
         self._resize(large, total, sizes)
-        for name in self._rows_given:
+        for name, target, records, numbers in large.frame.landing or self._land(large):
             if name in without:
                 continue
-            records = self._records(large, name)
-            rows = columns[name].records(large.layout.forms[name].dtype, records.dtype)
-            if rows is None:
-                columns[name].write(self._by_row(large, name)[have:])
-            else:
-                records[have:total] = rows
+            column = columns[name]
+            if numbers * (total - have) > _FEW:
+                rows = column.records(target.dtype, records.dtype)
+                if rows is not None:
+                    records[have:total] = rows
+                    continue
+            column.write(target[have:])
 
-    def keep(self, state: SubBatch, order: Sequence[int]) -> None:
+    def _land(self, state: SubBatch) -> list[Landing]:
+        """Where rows that come are written: all inputs that they bring."""
+        landing = state.frame.landing
+        for name in self._rows_given:
+            target = self._by_row(state, name)
+            landing.append(Landing(name, target, self._records(state, name), target.size // len(target)))
+        return landing
+
+    def keep(self, state: SubBatch, kept: Kept) -> None:
         """See `RowStore.keep`."""
         if state.awaited is not None:
             self.settle(state)
-        super().keep(state, order)
+        super().keep(state, kept)
 
     def again(self, state: SubBatch) -> None:
         """Behind the last node: what is carried is now the first node's input. Nothing moves but what is given twice.

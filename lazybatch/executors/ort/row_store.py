@@ -24,7 +24,7 @@ from lazybatch.executors.ort.layout import Layout
 from lazybatch.executors.ort.piece import ONNX_TYPES, to_python
 from lazybatch.executors.ort.slots import assign_slots
 from lazybatch.executors.ort.sub_batch import Frame, SubBatch
-from lazybatch.executors.rows import batched, by_first, gathered, handed_out, size_at, take_rows, with_axis
+from lazybatch.executors.rows import Kept, batched, by_first, gathered, handed_out, size_at, take_rows, with_axis
 from lazybatch.partition.pieces import Boundary, Kind, Partition
 
 FRAMES_MAX = 1024
@@ -260,11 +260,10 @@ class RowStore:
             rebuilt[name] = np.concatenate(sides, axis)
         self._resize(large, total, rebuilt)
 
-    def keep(self, state: SubBatch, order: Sequence[int]) -> None:
-        """Keep these rows, in this order (see `survivors`: rows only move forward, into holes)."""
-        holes = [row for row, origin in enumerate(order) if row != origin]
-        if holes:
-            into, out_of = np.array(holes, np.intp), np.array([order[row] for row in holes], np.intp)
+    def keep(self, state: SubBatch, kept: Kept) -> None:
+        """Keep these rows, at these places."""
+        if kept.moved:
+            into, out_of = kept.into, kept.out_of
             for name in self._as_records[state.cursor]:
                 records = self._records(state, name)
                 records[into] = records[out_of]
@@ -272,11 +271,11 @@ class RowStore:
         for boundary in self._rebuilt[state.cursor]:
             value = self._array(state, boundary.name)
             if boundary.kind is Kind.SIZE:
-                rebuilt[boundary.name] = size_at(boundary, value, state.rows, len(order))
+                rebuilt[boundary.name] = size_at(boundary, value, state.rows, kept.rows)
             else:
                 assert boundary.axis is not None, "its rows lie on one"
-                rebuilt[boundary.name] = take_rows(value, boundary.axis, state.rows, order)
-        self._resize(state, len(order), rebuilt)
+                rebuilt[boundary.name] = take_rows(value, boundary.axis, state.rows, kept.order())
+        self._resize(state, kept.rows, rebuilt)
 
     def _records(self, state: SubBatch, name: str) -> NDArray[Any]:
         """A bound tensor with its rows on axis 0 as one opaque element per row, of all rows that there is room for.

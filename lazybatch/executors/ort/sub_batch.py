@@ -7,7 +7,7 @@ Must not know: how rows move, sessions, the scheduler.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -19,16 +19,26 @@ from lazybatch.executors.tally import Tally
 Step = Callable[[], None]
 
 
+class Landing(NamedTuple):
+    """One input that rows bring: its memory with the rows on the first axis; the same and more in records, see `Frame`;
+    and how many numbers a row has."""
+
+    name: str
+    by_row: NDArray[Any]
+    records: NDArray[Any]
+    numbers: int
+
+
 class Frame:
     """All nodes bound to one buffer set for one layout, number of rows and turn; a step is None until first needed.
 
     views: tensors as nodes see them. by_row: the same memory with the rows on the first axis. records: the same memory
     and more, with one opaque element per row. fed: of ``by_row``, what is written before each iteration.
-    growing: by input that grows: it, with rows and positions on the first two axes, and its slices. turned: the frame
-    of the other turn.
+    growing: by input that grows: it, with rows and positions on the first two axes, and its slices. landing: where rows
+    that come are written, empty until first needed. turned: the frame of the other turn.
     """
 
-    __slots__ = ("by_row", "fed", "growing", "records", "steps", "turned", "views")
+    __slots__ = ("by_row", "fed", "growing", "landing", "records", "steps", "turned", "views")
 
     def __init__(self, nodes: int) -> None:
         self.steps: list[Step | None] = [None] * nodes
@@ -37,6 +47,7 @@ class Frame:
         self.by_row: dict[str, NDArray[Any]] = {}
         self.fed: dict[str, NDArray[Any]] = {}
         self.growing: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
+        self.landing: list[Landing] = []
         self.turned: Frame | None = None
 
 

@@ -134,16 +134,15 @@ class LoopStage(ChainStage):
             self.chain.again(state)
             tally.end()
             return []
-        made = tally.position[leaving] + 1
-        done = made >= tally.trips[leaving]
+        made = [position + 1 for position in tally.position[leaving].tolist()]
+        ended = [count >= trips for count, trips in zip(made, tally.trips[leaving].tolist(), strict=True)]
         if flags is not None:
-            done |= flags[leaving]
-        ended = done.tolist()
-        self._take_finals(state, leaving, made, ended, rows)
+            ended = [flag or counted for flag, counted in zip(flags[leaving].tolist(), ended, strict=True)]
+        requests = [state.requests[row] for row in leaving.tolist()]
+        self._take_finals(state, leaving, made, ended, [rows[request] for request in requests])
         self.chain.again(state)
         tally.end(leaving)
-        requests = state.requests
-        return [requests[row] for row, one in zip(leaving.tolist(), ended, strict=True) if one]
+        return [request for request, one in zip(requests, ended, strict=True) if one]
 
     def _grow(self, state: Any) -> None:
         """What was made for inputs that grow is written there, but for rows that are over."""
@@ -200,35 +199,47 @@ class LoopStage(ChainStage):
         self,
         state: Any,
         leaving: NDArray[np.intp],
-        made: NDArray[np.int64],
+        made: Sequence[int],
         done: Sequence[bool],
-        rows: Mapping[int, Traveller],
+        travellers: Sequence[Traveller],
     ) -> None:
         """These rows made their last iteration, as many as ``made`` says: they take what is needed of it, before their
         state goes round."""
-        loop, tally, store = self._loop, state.tally, self._store
-        stage = self.plan.name
-        finals = {name: store.peek(state, self._cycle.carried.get(name, name), name) for name in loop.states}
-        kept = tally.tape.sequences(loop.collected, tally.places[leaving], made) if loop.collected else []
-        for number, (row, trips) in enumerate(zip(leaving.tolist(), made.tolist(), strict=True)):
-            traveller = rows[state.requests[row]]
-            traveller.trips[loop.number] = trips
+        loop, tally = self._loop, state.tally
+        if loop.collected:
+            kept = tally.tape.sequences(loop.collected, tally.places[leaving], made)
             for reference, sequences in zip(self._collected, kept, strict=True):
-                traveller.tensors[reference] = sequences[number]
-            for name, values in finals.items():
-                value = values[row]
-                if name in self._cycle.grown:
-                    axis = self._cycle.grown[name].axis
-                    value = value[(slice(None),) * axis + (slice(trips),)]
-                traveller.tensors[Reference(stage, name)] = np.array(value, values.dtype, order="C")
-            if not done[number]:
-                traveller.truncated = True
-                if loop.at_max == "error" and traveller.error is None:
-                    traveller.error = ExecutionError(
-                        f"stage {stage!r}: the row is not done after {trips} iterations, the most it may make"
-                    )
+                for traveller, sequence in zip(travellers, sequences, strict=True):
+                    traveller.tensors[reference] = sequence
+        for name in loop.states:
+            self._take_state(state, name, leaving.tolist(), made, travellers)
+        number = loop.number
+        for traveller, trips, one in zip(travellers, made, done, strict=True):
+            traveller.trips[number] = trips
+            if not one:
+                self._truncate(traveller, trips)
             if self.onward is not None:
                 self._go_on(traveller, self.onward)
+
+    def _take_state(
+        self, state: Any, name: str, rows: Sequence[int], made: Sequence[int], travellers: Sequence[Traveller]
+    ) -> None:
+        """The final value of one state; of one that grows, the part that was filled."""
+        values = self._store.peek(state, self._cycle.carried.get(name, name), name)
+        growth, reference = self._cycle.grown.get(name), Reference(self.plan.name, name)
+        for row, trips, traveller in zip(rows, made, travellers, strict=True):
+            value = values[row]
+            if growth is not None:
+                value = value[(slice(None),) * growth.axis + (slice(trips),)]
+            traveller.tensors[reference] = np.array(value, values.dtype, order="C")
+
+    def _truncate(self, traveller: Traveller, trips: int) -> None:
+        """The loop's maximum ended this row."""
+        traveller.truncated = True
+        if self._loop.at_max == "error" and traveller.error is None:
+            traveller.error = ExecutionError(
+                f"stage {self.plan.name!r}: the row is not done after {trips} iterations, the most it may make"
+            )
 
     def _go_on(self, traveller: Traveller, onward: Callable[[Traveller], None]) -> None:
         """Rows that leave are moved when the scheduler knows of it, and then all that move together would be lost."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from lazybatch.errors import ExecutionError
 from lazybatch.executors.columns import Columns
 from lazybatch.executors.cycle import Cycle, Growth, lives
-from lazybatch.executors.rows import batched, by_first, handed_out, size_at, with_axis
+from lazybatch.executors.rows import Kept, batched, by_first, handed_out, size_at, with_axis
 from lazybatch.executors.tally import Tally
 from lazybatch.partition.pieces import Boundary, Kind, Partition
 from lazybatch.partition.tensors import to_array
@@ -101,21 +101,21 @@ class TorchStore:
                 large.values[name] = appended(sides, boundary.axis)
         large.rows = total
 
-    def keep(self, state: TorchBatch, order: Sequence[int]) -> None:
-        """Keep these rows, in this order (see `survivors`: rows only move forward, into holes)."""
+    def keep(self, state: TorchBatch, kept: Kept) -> None:
+        """Keep these rows, at these places."""
+        order = kept.order()
         for name in self._moved[state.cursor]:
             boundary, value = self._partition.boundaries[name], state.values[name]
             if name in state.room:
-                for row, origin in enumerate(order):
-                    if row != origin:
-                        state.room[name][row] = state.room[name][origin]
-                state.values[name] = state.room[name][: len(order)]
+                for place, origin in kept.moved.items():
+                    state.room[name][place] = state.room[name][origin]
+                state.values[name] = state.room[name][: kept.rows]
                 continue
             if boundary.kind is Kind.SIZE:
-                state.values[name] = _number_at(boundary, value, state.rows, len(order))
+                state.values[name] = _number_at(boundary, value, state.rows, kept.rows)
             elif boundary.kind is Kind.ROWS and boundary.axis is not None:
                 state.values[name] = selected(value, boundary.axis, state.rows, order)
-        state.rows = len(order)
+        state.rows = kept.rows
 
     def scatter(self, state: TorchBatch, name: str) -> list[Any]:
         """One output, per request."""

@@ -13,6 +13,7 @@ from lazybatch.executors.columns import Column
 from lazybatch.executors.cycle import Cycle, Growth
 from lazybatch.executors.ort.loop_store import LoopRowStore
 from lazybatch.executors.ort.sub_batch import SubBatch
+from lazybatch.executors.rows import Kept
 from lazybatch.executors.tally import Tally
 from lazybatch.executors.tape import Tape
 from lazybatch.partition.pieces import Boundary, Partition, Piece
@@ -184,7 +185,7 @@ def test_newcomers_take_no_buffers_before_they_must() -> None:
         assert seen(large) == {1: [1, 1, 1], 2: [2, 2, 2], 7: [7, 7, 7]}
         store.end(large)
     late = come(3, 4)
-    store.keep(late, [1])
+    store.keep(late, Kept.of([1]))
     late.requests = [4]
     assert seen(late) == {4: [4, 4, 4]}
     store.end(late)

@@ -10,6 +10,7 @@ import pytest
 from lazybatch.errors import InvariantError
 from lazybatch.executors.base import Row
 from lazybatch.executors.ort.row_store import FRAMES_MAX, RowStore
+from lazybatch.executors.rows import Kept
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 from tests.executors.partitions import begin, rows, shared, size
 
@@ -50,7 +51,7 @@ def test_rows_keep_their_owner(boundary: Boundary, with_buffers: bool) -> None:
     large.requests.extend(small.requests)
     for request, got in zip(large.requests, store.scatter(large, "x"), strict=True):
         assert got.tolist() == value(request).tolist()
-    store.keep(large, [3, 1])
+    store.keep(large, Kept.of([3, 1]))
     large.requests = [10, 21]
     assert large.rows == 2
     for request, got in zip(large.requests, store.scatter(large, "x"), strict=True):
@@ -68,7 +69,7 @@ def test_computed_sizes_follow_the_number_of_rows(with_buffers: bool) -> None:
     else:
         state.values["n"] = np.array([8, 7])
     assert [got.tolist() for got in store.scatter(state, "n")] == [[2, 7]] * 3
-    store.keep(state, [0, 1, 2])
+    store.keep(state, Kept.of([0, 1, 2]))
     assert [got.tolist() for got in store.scatter(state, "n")] == [[2, 7]] * 3
     other = begin(store, {9: given[0]}, 1)
     store.append(state, other, 4)
@@ -81,7 +82,7 @@ def test_a_size_without_its_rule_is_a_bug() -> None:
     store = store_of(rows("x", 2), Boundary("n", "int64", Kind.SIZE, None, (1,)))
     state = begin(store, {k: row(x=np.zeros(2, np.float32), n=np.array([2])) for k in range(2)}, 2)
     with pytest.raises(InvariantError, match="'n'"):
-        store.keep(state, [0])
+        store.keep(state, Kept.of([0]))
 
 
 def test_shared_tensors_are_kept_once_and_given_to_each() -> None:

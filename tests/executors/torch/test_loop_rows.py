@@ -11,6 +11,7 @@ import torch
 from lazybatch.errors import ExecutionError
 from lazybatch.executors.base import Row
 from lazybatch.executors.cycle import Cycle, Growth
+from lazybatch.executors.rows import Kept
 from lazybatch.executors.torch.rows import TorchBatch, TorchStore
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 from tests.executors.partitions import begin
@@ -93,7 +94,7 @@ def test_caches_have_room_for_rows_to_come() -> None:
     store.append(state, fresh, 4, without=["keys"])
     state.requests.append(4)
     assert state.values["keys"].data_ptr() == place
-    store.keep(state, [0, 2])
+    store.keep(state, Kept.of([0, 2]))
     state.requests = [1, 3]
     assert state.values["keys"].data_ptr() == place
     assert store.peek(state, "keys")[:, 0, 0].tolist() == [1, 3]
