@@ -50,8 +50,9 @@ class Flight:
         else:
             table.push(entry)
             self.stack.append(entry)
+        located, place = self.located, (lane, entry)
         for request in requests:
-            self.located[request.id] = (lane, entry)
+            located[request.id] = place
         return entry
 
     def merge(self, lane: Lane) -> tuple[Merge, ...]:
@@ -67,13 +68,14 @@ class Flight:
             source, target = self.sub_batches.pop(merge.source), self.sub_batches[merge.target]
             lower, upper = stack.index(target), stack.index(source)
             between = [entry for entry in stack[lower + 1 : upper] if entry.model == lane.model]
-            if isinstance(lane.table, LoopTable) and lane.table.stays_below(target, between):
+            if between and isinstance(lane.table, LoopTable) and lane.table.stays_below(target, between):
                 del stack[upper]
             else:
                 stack[upper] = target
                 del stack[lower]
+            located, place = self.located, (lane, target)
             for request in source.requests:
-                self.located[request.id] = (lane, target)
+                located[request.id] = place
         return merges
 
     def evict(self, lane: Lane, entry: SubBatch, ids: set[int]) -> tuple[int, ...]:

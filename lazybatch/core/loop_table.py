@@ -147,6 +147,9 @@ class LoopTable(BatchTable):
 
     def _meeting(self) -> tuple[SubBatch, SubBatch] | None:
         """The two topmost entries that may merge, the lower one first."""
+        if len(self._entries) == 2:  # the ordinary case, and a loop waits for it
+            lower, upper = self._entries
+            return (lower, upper) if self.mergeable(lower, upper) else None
         for upper, lower in combinations(reversed(self._entries), 2):
             if self.mergeable(lower, upper):
                 return lower, upper
@@ -163,7 +166,7 @@ class LoopTable(BatchTable):
             lower, upper = meeting
             below, above = entries.index(lower), entries.index(upper)
             del entries[above]
-            if not self.stays_below(lower, entries[below + 1 : above]):
+            if above - below > 1 and not self.stays_below(lower, entries[below + 1 : above]):
                 entries.insert(above - 1, entries.pop(below))
             lower.absorb(upper)
             if lower.progress is not None and upper.progress is not None:

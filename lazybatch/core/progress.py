@@ -26,18 +26,17 @@ class Progress:
 
     __slots__ = ("_entered", "_leaves", "_started_ns", "ended", "loop", "steps")
 
-    def __init__(self, loop: int, trips_max: int | None, requests: Iterable[Request], started_ns: int = 0) -> None:
+    def __init__(self, loop: int, trips_max: int | None, requests: Collection[Request], started_ns: int = 0) -> None:
         self.loop = loop
         self.steps = 0
         self.ended: set[int] = set()
-        self._entered: dict[int, int] = {}
-        self._started_ns: dict[int, int] = {}
+        ids = [request.id for request in requests]
+        self._entered = dict.fromkeys(ids, 0)
+        self._started_ns = dict.fromkeys(ids, started_ns)
         # step -> rows that leave there at the latest; those that are gone before are passed over then.
         self._leaves: dict[int, list[int]] = {}
         for request in requests:
-            self._entered[request.id] = 0
-            self._started_ns[request.id] = started_ns
-            trips = request.trips_in(loop) or trips_max
+            trips = (request.trips[loop] if request.trips else None) or trips_max
             if trips is not None:
                 self._leaves.setdefault(trips, []).append(request.id)
 

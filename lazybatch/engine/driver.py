@@ -322,7 +322,8 @@ class Driver:
 
     def _joined(self, merge: Merge, now: int) -> None:
         self._ledger.merged(merge, now)
-        self._watch.merged(now, merge)
+        if self._watched:
+            self._watch.merged(now, merge)
 
     def _lose(self, request_ids: Iterable[int], what: str, error: BaseException, now: int) -> list[Merge]:
         """The executor can no longer be trusted with these rows: they fail, all others go on."""

@@ -10,7 +10,6 @@ sub-batch any more: its rows are lost, all others go on.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, cast
 
@@ -102,12 +101,10 @@ class Holdings:
 
     def merge(self, merges: Iterable[Merge], now: int) -> None:
         """Sub-batches join, in order; then those that losses made meet."""
-        due = deque(merges)
-        while due or self.later:
-            if not due:
-                due.extend(self.later)
-                self.later.clear()
-            self._merge(due.popleft(), now)
+        for merge in merges:
+            self._merge(merge, now)
+        while self.later:
+            self._merge(self.later.pop(0), now)
 
     def _merge(self, merge: Merge, now: int) -> None:
         if merge.source not in self.members:

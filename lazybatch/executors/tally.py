@@ -36,11 +36,13 @@ class Tally:
     before an iteration, where there are `news`. How many are: overs, news.
     places: where on the tape it keeps what it collects, and what it is given per iteration.
 
+    due: whether any of those found to be `ending` may make no more; where not, all flags said so.
+
     What happens to no row for some iterations yet (its last one, a new page of the tape) is counted down for all of
     them together, and looked at only when it may be due.
     """
 
-    __slots__ = ("_ends_in", "_numbers", "_table", "_turns_in", "news", "overs", "tape")
+    __slots__ = ("_ends_in", "_numbers", "_table", "_turns_in", "due", "news", "overs", "tape")
 
     def __init__(self, trips: Ints, tape: Tape, most: int = NEVER) -> None:
         rows = len(trips)
@@ -54,6 +56,7 @@ class Tally:
         self.tape = tape
         self.overs = 0
         self.news = rows
+        self.due = False
         self._ends_in = int(last[last.argmin()])
         self._turns_in = 0
 
@@ -125,6 +128,7 @@ class Tally:
         None for nobody. Ask in every iteration, right before `end`."""
         if flags is not None and self.overs:
             flags = np.logical_and(flags, self._numbers[_PACE])
+        self.due = False
         if self._ends_in > 0:
             self._ends_in -= 1
             if flags is None:
@@ -133,7 +137,7 @@ class Tally:
             left = self.last - self.position
             least = int(left[left.argmin()])
             if least <= 0:
-                due = left <= 0
+                self.due, due = True, left <= 0
                 flags = due if flags is None else flags | due
             elif flags is None:
                 self._ends_in = least - 1

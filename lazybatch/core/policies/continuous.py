@@ -37,11 +37,13 @@ class Continuous:
         active = view.active
         if active is None:
             return self._idle.decide(view, now)
-        lane = view.lane_of(active.model)
-        if active.progress is None or not self._may_join(lane, active.cursor):
+        if active.progress is None:
             return None
         standing = (active.id, active.progress.steps)
         if standing == self._last_joined:
+            return None
+        lane = view.lane_of(active.model)
+        if not self._may_join(lane, active.cursor):
             return None
         head = lane.queue.head(now)
         if head is None or head.signature != active.signature or most_urgent_first(view.lanes, now)[0] is not lane:

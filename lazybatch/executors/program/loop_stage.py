@@ -135,9 +135,11 @@ class LoopStage(ChainStage):
             tally.end()
             return []
         made = [position + 1 for position in tally.position[leaving].tolist()]
-        ended = [count >= trips for count, trips in zip(made, tally.trips[leaving].tolist(), strict=True)]
-        if flags is not None:
-            ended = [flag or counted for flag, counted in zip(flags[leaving].tolist(), ended, strict=True)]
+        ended = [True] * len(made)
+        if tally.due:
+            ended = [count >= trips for count, trips in zip(made, tally.trips[leaving].tolist(), strict=True)]
+            if flags is not None:
+                ended = [flag or counted for flag, counted in zip(flags[leaving].tolist(), ended, strict=True)]
         requests = [state.requests[row] for row in leaving.tolist()]
         self._take_finals(state, leaving, made, ended, [rows[request] for request in requests])
         self.chain.again(state)
