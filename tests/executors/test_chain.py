@@ -14,6 +14,7 @@ from lazybatch.errors import ExecutionError, InvalidInput, InvariantError
 from lazybatch.executors.base import Row
 from lazybatch.executors.chain import ChainExecutor, rows_capacity
 from lazybatch.executors.columns import Columns
+from lazybatch.executors.rows import Kept
 from lazybatch.partition.pieces import Boundary, Kind, Partition, Piece
 
 BOUNDARIES = {name: Boundary(name, "int64", Kind.ROWS, 0) for name in "xaby"}
@@ -50,10 +51,10 @@ class Lists:
         large.values = large.values[: len(large.requests)] + small.values[: len(small.requests)]
         large.rows = total
 
-    def keep(self, state: Numbers, order: Sequence[int]) -> None:
+    def keep(self, state: Numbers, kept: Kept) -> None:
         """Some of the numbers."""
-        state.values = [state.values[row] for row in order]
-        state.rows = len(order)
+        state.values = [state.values[row] for row in kept.order()]
+        state.rows = kept.rows
 
     def scatter(self, state: Numbers, name: str) -> list[Any]:
         """The requests' numbers."""
