@@ -23,7 +23,7 @@ from lazybatch.simulator import SimulationResult, requests_from, simulate
 from lazybatch.workload import poisson
 from tests.core.conftest import Core
 from tests.core.kit import Ledger, lane_spec, linear, row
-from tests.core.policies.looking import control, lookahead, looking, step, to_end
+from tests.core.policies.looking import control, lookahead, looking, node_ns, step, to_end
 
 
 def spec(**options: Any) -> LaneSpec:
@@ -487,3 +487,22 @@ def test_looking_again_without_news_would_change_nothing(load: float, sla: int |
 def test_it_is_shown_by_its_name() -> None:
     """In errors and listings."""
     assert repr(lookahead(spec())) == "Lookahead()"
+
+
+def test_its_pace_is_that_of_the_nodes(core: Core) -> None:
+    """One before any node has run; then what nodes take over what their table says."""
+    spec = lane_spec(linear(nodes=2))
+    policy = lookahead(spec)
+    ledger = Ledger(core.scheduler(policy, spec))
+    assert policy.pace == 1.0
+    now = 0
+    for id in range(200):
+        ledger.add(row(id, now))
+        for _ in range(2):
+            task = ledger.schedule(now)
+            assert task is not None
+            took_ns = 2 * node_ns(ledger, task)
+            now += took_ns
+            policy.ran(ledger.scheduler.lane_of("m"), task.node, task.rows, took_ns)
+            ledger.complete(task, now)
+    assert policy.pace == pytest.approx(2.0, rel=0.01)
