@@ -102,13 +102,17 @@ class LaneSpec:
         if self.latency is not None:
             object.__setattr__(self, "latency", self.latency.dispatched())
 
+    def guess(self, loop: int) -> LengthGuess | None:
+        """What lengths of a loop that were seen say; None where none were."""
+        return self.lengths[loop] if self.lengths else None
+
     def trips(self, loop: int) -> Trips:
         """What is known of the trips of all rows in a loop, whatever their sizes.
 
         Where no lengths were seen, the loop's maximum (at most `LENGTH_MAX`) stands for all but the least, or 1 where
         there is none.
         """
-        guess, most = self.lengths[loop] if self.lengths else None, self.graph.loops[loop].trips_max
+        guess, most = self.guess(loop), self.graph.loops[loop].trips_max
         if guess is None:
             most = min(most or 1, LENGTH_MAX)
             return Trips(1, most, most)

@@ -47,7 +47,7 @@ def loop_times(lane: Lane, number: int) -> LoopTimes:
 
 
 def _mean_trips(lane: Lane, number: int) -> float:
-    guess, most = lane.spec.lengths[number] if lane.spec.lengths else None, lane.loops[number].trips_max
+    guess, most = lane.spec.guess(number), lane.loops[number].trips_max
     mean = float(lane.spec.trips(number).mean) if guess is None else guess.mean_trips
     return mean if most is None else min(mean, float(most))
 
@@ -65,7 +65,7 @@ def _way_ns(lane: Lane, stage: Stage) -> list[float]:
     runs_ns = _runs_ns(lane, stage)
     if stage.loop is None:
         return runs_ns
-    guess = lane.spec.lengths[stage.loop] if lane.spec.lengths else None
+    guess = lane.spec.guess(stage.loop)
     if guess is None:
         return [run_ns * _mean_trips(lane, stage.loop) for run_ns in runs_ns]
     way_ns = [0.0] * len(runs_ns)

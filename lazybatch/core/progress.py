@@ -36,7 +36,7 @@ class Progress:
         # step -> rows that leave there at the latest; those that are gone before are passed over then.
         self._leaves: dict[int, list[int]] = {}
         for request in requests:
-            trips = (request.trips[loop] if request.trips else None) or trips_max
+            trips = request.trips_in(loop) or trips_max
             if trips is not None:
                 self._leaves.setdefault(trips, []).append(request.id)
 

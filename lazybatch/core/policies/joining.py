@@ -142,7 +142,7 @@ def _outlast(lane: Lane, top: SubBatch, number: int, newcomers: Sequence[Request
     """
     if number + 1 < len(lane.loops):
         return False
-    guess, progress = lane.spec.lengths[number] if lane.spec.lengths else None, top.progress
+    guess, progress = lane.spec.guess(number), top.progress
     assert progress is not None, "it stands in a loop"
     left = 0
     for request in top.requests:

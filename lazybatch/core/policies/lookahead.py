@@ -151,8 +151,6 @@ class Lookahead:
             outranked = any(above > 0 for _, above in ranks)
             if outranked:
                 lanes = [lane for lane, above in ranks if above > 0]
-        if not outranked:
-            lanes = [lane for lane in lanes if not _other_length(lane, view)]
         candidates = [(lane, rows) for lane in lanes if (rows := self._newcomers(lane, view, outranked, now))]
         if not candidates:
             return None
@@ -245,6 +243,8 @@ class Lookahead:
             if top.signature != head.signature:
                 return 0
             rows = lane.joining_rows(rows)
+        elif not outranked and _other_length(lane, view):
+            return 0
         if not rows or outranked:
             return rows
         pace = self._prospect.pace
@@ -271,9 +271,9 @@ class Lookahead:
 
 
 def _other_length(lane: Lane, view: View) -> bool:
-    """Whether rows of a lane are padded to another length than those of the same model in flight, with none of its own
-    there."""
-    if lane.spec.length is None or lane.table.rows:
+    """Whether rows of a lane, which has none in flight, are padded to another length than those of the same model that
+    are."""
+    if lane.spec.length is None:
         return False
     models = {entry.model for entry in view.stack}
     return any(model in lane.spec.wider or lane.model in view.lane_of(model).spec.wider for model in models)

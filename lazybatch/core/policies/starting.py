@@ -66,6 +66,8 @@ class Starting:
         best_ns = 0.0
         for rows, skip in self._starts(lane, now):
             cost_ns, late = self._score(lane, rows, now, passing=skip > 0)
+            if found is None and not late:  # the ordinary case: there is nothing to compare
+                return rows, skip, cost_ns
             own_ns = cost_ns - self._prospect.others_ns(lane, lane.run_ns(rows))
             if found is None or own_ns < best_ns:
                 found, best_ns = (rows, skip, cost_ns), own_ns

@@ -99,10 +99,11 @@ class LoopRowStore(RowStore):
 
     def _land(self, state: SubBatch) -> list[Landing]:
         """Where rows that come are written: all inputs that they bring."""
-        landing = state.frame.landing
+        landing: list[Landing] = []
         for name in self._rows_given:
             target = self._by_row(state, name)
             landing.append(Landing(name, target, self._records(state, name), target.size // len(target)))
+        state.frame.landing = landing  # all of it or nothing: what fails halfway must not be taken for the whole
         return landing
 
     def keep(self, state: SubBatch, kept: Kept) -> None:
